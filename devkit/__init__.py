@@ -1,0 +1,1 @@
+"""What developers, tests, demo and benchmarks use around the product; not in the wheel."""
