@@ -1,0 +1,260 @@
+-- name: EnqueueJob :one
+-- purpose: insert one job, unless its id or its idempotency key is taken.
+-- callers: jobs.enqueue (JobHandle.enqueue), at most twice a call
+-- tx: the transaction of the caller
+-- locks: the new row. Waits only for an open transaction that inserts, or is ending, a job of the same
+--     id or the same (name, tenant, idempotency key).
+-- index: job_pkey, job_unique_idx; settled_pkey for a supplied id
+-- fence: none, nobody holds the job yet
+-- clock: clock_timestamp(), so that a long transaction does not backdate its jobs
+-- rows: the id, or nothing where the id or the key is taken: FindEnqueued then says by whom
+-- cost: one heap insert and two or three index inserts
+-- errors: lock timeout, deadlock or serialization failure while waiting for the same key
+insert /* jobs:enqueue_job */ into jobs.job (
+    id, run_id, queue, name, tenant, priority, available_at, max_attempts, dead_letter,
+    idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by, input
+)
+select
+    @id::uuid,
+    @run_id::uuid,
+    @queue::text,
+    @name::text,
+    @tenant::text,
+    @priority::smallint,
+    coalesce(sqlc.narg('run_at')::timestamptz, clock_timestamp() + @delay::interval),
+    @max_attempts::bigint,
+    @dead_letter::boolean,
+    @idempotency_scope::text,
+    sqlc.narg('idempotency_key')::text,
+    sha256(convert_to(sqlc.narg('idempotency_key')::text, 'UTF8')),
+    sqlc.narg('traceparent')::text,
+    sqlc.narg('enqueued_by')::text,
+    @input::json
+where
+    not @id_supplied::boolean
+    or not exists (select 1 from jobs.settled as s where s.id = @id::uuid)
+on conflict do nothing
+returning id;
+
+-- name: EnqueueJobs :many
+-- purpose: insert many jobs of one name in one statement, and say for each whether it is new.
+-- callers: jobs.enqueue (JobHandle.enqueue_many), at most twice a call
+-- tx: the transaction of the caller
+-- locks: the new rows, inserted in order of (tenant, key digest, id), so that two bulk enqueues of the
+--     same keys wait for each other and never deadlock. An existing job is read, not locked.
+-- index: job_pkey, job_unique_idx; settled_pkey for supplied ids
+-- fence: none, nobody holds the jobs yet
+-- clock: clock_timestamp() for each row
+-- rows: one for each input row, in no order, told apart by its run id as asked: created; existing with
+--     the id and run id of the job that has the key or the id; unknown (the job in the way was not
+--     visible to this statement: FindEnqueued, or a second try, tells).
+-- cost: as EnqueueJob for each row, and one sort of the input; one probe for each row that is not new
+-- errors: lock timeout, deadlock or serialization failure while waiting for the same key
+-- nullable: id, run_id
+with /* jobs:enqueue_jobs */ asked as (
+    select
+        unnest(@ids::uuid[]) as id,
+        unnest(@run_ids::uuid[]) as run_id,
+        unnest(@tenants::text[]) as tenant,
+        unnest(@priorities::smallint[]) as priority,
+        unnest(@run_ats::timestamptz[]) as run_at,
+        unnest(@delays::interval[]) as delay,
+        unnest(@idempotency_keys::text[]) as idempotency_key,
+        unnest(@inputs::text[]) as input
+),
+
+keyed as materialized (
+    select
+        a.id,
+        a.run_id,
+        a.tenant,
+        a.priority,
+        a.run_at,
+        a.delay,
+        a.idempotency_key,
+        sha256(convert_to(a.idempotency_key, 'UTF8')) as unique_key,
+        a.input
+    from asked as a
+),
+
+added as (
+    insert into jobs.job (
+        id, run_id, queue, name, tenant, priority, available_at, max_attempts, dead_letter,
+        idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by, input
+    )
+    select
+        k.id,
+        k.run_id,
+        @queue::text,
+        @name::text,
+        k.tenant,
+        k.priority,
+        coalesce(k.run_at, clock_timestamp() + k.delay),
+        @max_attempts::bigint,
+        @dead_letter::boolean,
+        @idempotency_scope::text,
+        k.idempotency_key,
+        k.unique_key,
+        sqlc.narg('traceparent')::text,
+        sqlc.narg('enqueued_by')::text,
+        k.input::json
+    from keyed as k
+    where
+        not @ids_supplied::boolean
+        or not exists (select 1 from jobs.settled as s where s.id = k.id)
+    order by k.tenant, k.unique_key, k.id
+    on conflict do nothing
+    returning id, run_id, tenant, unique_key
+)
+
+select
+    a.run_id as asked_run_id,
+    'created'::text as verdict,
+    a.id,
+    a.run_id
+from added as a
+union all
+select
+    k.run_id,
+    (case when found.id is null then 'unknown' else 'existing' end)::text,
+    found.id,
+    found.run_id
+from keyed as k
+left join lateral (
+    select
+        twin.id,
+        twin.run_id
+    from added as twin /* the key or the id repeats inside this very batch */
+    where
+        (twin.tenant = k.tenant and twin.unique_key = k.unique_key)
+        or twin.id = k.id
+    union all
+    select
+        j.id,
+        j.run_id
+    from jobs.job as j
+    where j.id = k.id
+    union all
+    select
+        s.id,
+        s.run_id
+    from jobs.settled as s
+    where @ids_supplied::boolean and s.id = k.id
+    union all
+    select
+        j.id,
+        j.run_id
+    from jobs.job as j
+    where j.name = @name::text and j.tenant = k.tenant and j.unique_key = k.unique_key
+    limit 1
+) as found on true
+where k.run_id not in (select a.run_id from added as a);
+
+-- name: FindEnqueued :many
+-- purpose: which job has the id or the idempotency key, as seen by a fresh snapshot after an insert
+--     met a conflict.
+-- callers: jobs.enqueue, after EnqueueJob or EnqueueJobs left a row unanswered
+-- tx: the transaction of the caller
+-- locks: none
+-- index: job_pkey, settled_pkey, job_unique_idx; job_running_idx and settled_settled_at_idx only when
+--     @since is given
+-- fence: none, it changes nothing
+-- rows: one for each row asked that is found, told apart by its run id as asked. With @since also the
+--     job that held the key a moment ago and has started or ended meanwhile.
+-- cost: up to three unique probes a row; with @since also the running rows of the queue and what
+--     settled since, which only a row that lost two races in a row pays
+with /* jobs:find_enqueued */ asked as (
+    select
+        unnest(@ids::uuid[]) as id,
+        unnest(@run_ids::uuid[]) as run_id,
+        unnest(@tenants::text[]) as tenant,
+        unnest(@idempotency_keys::text[]) as idempotency_key
+)
+
+select
+    a.run_id::uuid as asked_run_id,
+    found.id,
+    found.run_id
+from asked as a
+cross join lateral (
+    select
+        j.id,
+        j.run_id
+    from jobs.job as j
+    where j.id = a.id
+    union all
+    select
+        s.id,
+        s.run_id
+    from jobs.settled as s
+    where s.id = a.id
+    union all
+    select
+        j.id,
+        j.run_id
+    from jobs.job as j
+    where
+        j.name = @name::text
+        and j.tenant = a.tenant
+        and j.unique_key = sha256(convert_to(a.idempotency_key, 'UTF8'))
+    union all
+    select
+        j.id,
+        j.run_id
+    from jobs.job as j
+    where
+        sqlc.narg('since')::interval is not null
+        and j.queue = @queue::text
+        and j.state = 'running'
+        and j.claimed_at >= now() - sqlc.narg('since')::interval
+        and j.name = @name::text
+        and j.tenant = a.tenant
+        and j.idempotency_key = a.idempotency_key
+    union all
+    select
+        s.id,
+        s.run_id
+    from jobs.settled as s
+    where
+        sqlc.narg('since')::interval is not null
+        and s.settled_at >= now() - sqlc.narg('since')::interval
+        and s.name = @name::text
+        and s.tenant = a.tenant
+        and s.idempotency_key = a.idempotency_key
+    limit 1
+) as found;
+
+-- name: UndoRepublished :many
+-- purpose: take back jobs just inserted under an id supplied by the caller, where a job of that id has
+--     finished meanwhile. The insert waited for the settle that moved the old row, and its own snapshot
+--     could not see where to.
+-- callers: jobs.enqueue, in the transaction of the insert, after every insert with supplied ids
+-- tx: the same transaction as the insert, READ COMMITTED (a fresh snapshot is the point)
+-- locks: the rows that this very transaction inserted
+-- index: job_pkey, settled_pkey
+-- fence: run_id, so that only the row of this call is taken back
+-- rows: the ids taken back; they are answered as existing
+-- cost: two unique probes a row, and a delete for each one found
+delete /* jobs:undo_republished */ from jobs.job as j
+where
+    j.id = any(@ids::uuid[])
+    and j.run_id = any(@run_ids::uuid[])
+    and exists (select 1 from jobs.settled as s where s.id = j.id)
+returning j.id;
+
+-- name: CopyJobs :copyfrom
+-- purpose: insert a large number of jobs that have no idempotency key, as fast as the server can.
+-- callers: jobs.enqueue (JobHandle.copy_many)
+-- tx: the transaction of the caller
+-- locks: the new rows, nobody else can meet them
+-- index: job_pkey
+-- fence: none, nobody holds the jobs yet
+-- clock: clock_timestamp() by the column defaults
+-- rows: the number inserted
+-- cost: one COPY
+insert into jobs.job (
+    id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, traceparent, enqueued_by, input
+) values (
+    @id, @run_id, @queue, @name, @tenant, @priority, @max_attempts, @dead_letter, @traceparent,
+    @enqueued_by, @input
+);

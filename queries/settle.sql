@@ -1,0 +1,202 @@
+-- name: SettleJobs :many
+-- purpose: end or give back a batch of running jobs, for the worker that still holds each of them.
+--     Outcomes asked: completed, retry (ready again after the delay), dead (terminal error),
+--     released (handed back, the attempt does not count).
+-- callers: jobs.worker.settle (batches), jobs.run.complete (one job, in the transaction of the body)
+-- tx: own autocommitted statement, or the transaction of the caller
+-- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody.
+-- index: job_pkey, settled_pkey
+-- fence: claims and worker, tested in the locking step
+-- clock: clock_timestamp() for the next due time, so that an open transaction does not backdate it
+-- rows: one for each pair asked. landed, with the state the job is in now; repeated (this settle had
+--     landed before, its reply was lost: a success without a second effect); again (the row is held by
+--     another statement: send it again); lost (taken away: the effect does not count).
+-- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
+--     Counters are one insert a name and outcome.
+-- nullable: @error_types, state
+with /* jobs:settle_jobs */ asked as (
+    select
+        unnest(@ids::uuid[]) as id,
+        unnest(@claims::bigint[]) as claims,
+        unnest(@outcomes::text[]) as outcome,
+        unnest(@delays::interval[]) as delay,
+        unnest(@error_types::text[]) as error_type,
+        unnest(@error_messages::text[]) as error_message,
+        unnest(@tracebacks::text[]) as traceback
+),
+
+held as materialized (
+    select
+        j.id,
+        j.run_id,
+        j.queue,
+        j.name,
+        j.tenant,
+        j.priority,
+        j.attempt,
+        j.max_attempts,
+        j.claims,
+        j.revoked,
+        j.dead_letter,
+        j.idempotency_scope,
+        j.idempotency_key,
+        j.traceparent,
+        j.enqueued_by,
+        j.worker,
+        j.claimed_at,
+        j.created_at,
+        j.input,
+        coalesce(a.error_type || ': ' || left(a.error_message, 1000), j.last_error) as last_error,
+        a.delay,
+        a.error_type,
+        a.error_message,
+        a.traceback,
+        case
+            when a.outcome in ('completed', 'released') then a.outcome
+            when (a.outcome = 'dead' or j.attempt >= j.max_attempts) and j.dead_letter then 'dead'
+            when a.outcome = 'dead' or j.attempt >= j.max_attempts then 'failed'
+            when
+                j.idempotency_scope = 'waiting'
+                and exists (
+                    select 1
+                    from jobs.job as sibling
+                    where
+                        sibling.name = j.name
+                        and sibling.tenant = j.tenant
+                        and sibling.unique_key = sha256(convert_to(j.idempotency_key, 'UTF8'))
+                        and sibling.id <> j.id
+                )
+                then 'cancelled' /* the waiting sibling does the work */
+            else 'retry'
+        end as outcome,
+        case
+            when a.outcome = 'dead' then 'terminal'
+            when a.outcome = 'retry' and j.attempt >= j.max_attempts then 'exhausted'
+            when a.outcome = 'retry' then 'superseded'
+        end as stop_reason
+    from asked as a
+    inner join jobs.job as j on a.id = j.id
+    where j.claims = a.claims and j.worker = @worker::text
+    for update of j skip locked
+),
+
+moved as (
+    insert into jobs.settled (
+        id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
+        stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key, traceparent,
+        enqueued_by, claimed_at, created_at, input
+    )
+    select
+        h.id,
+        h.run_id,
+        h.queue,
+        h.name,
+        h.tenant,
+        h.priority,
+        h.attempt,
+        h.max_attempts,
+        h.claims,
+        h.revoked,
+        h.outcome,
+        h.stop_reason,
+        h.worker,
+        h.last_error,
+        h.dead_letter,
+        h.idempotency_scope,
+        h.idempotency_key,
+        h.traceparent,
+        h.enqueued_by,
+        h.claimed_at,
+        h.created_at,
+        h.input
+    from held as h
+    where h.outcome in ('completed', 'dead', 'failed', 'cancelled')
+    on conflict (id) do nothing /* one odd row must not fail its neighbours */
+),
+
+gone as (
+    delete from jobs.job as j
+    where
+        j.id = any(array(
+            select h.id from held as h where h.outcome in ('completed', 'dead', 'failed', 'cancelled')
+        ))
+),
+
+kept as (
+    update jobs.job as j
+    set
+        state = 'ready',
+        worker = null,
+        lease_expires_at = null,
+        rescue_at = null,
+        available_at = clock_timestamp()
+        + least(greatest(h.delay, interval '0'), interval '3650 days'),
+        attempt = case when h.outcome = 'released' then greatest(j.attempt - 1, 0) else j.attempt end,
+        last_error = coalesce(h.error_type || ': ' || left(h.error_message, 1000), j.last_error)
+    from held as h
+    where j.id = h.id and h.outcome in ('retry', 'released')
+),
+
+noted as (
+    insert into jobs.attempt (
+        job_id, claims, attempt, worker, error_type, error_message, traceback
+    )
+    select
+        h.id,
+        h.claims,
+        h.attempt,
+        h.worker,
+        h.error_type,
+        coalesce(h.error_message, ''),
+        h.traceback
+    from held as h
+    where h.error_type is not null
+    on conflict do nothing
+),
+
+counted as (
+    insert into jobs.counter (bucket, name, outcome, amount)
+    select
+        date_trunc('minute', now()),
+        h.name,
+        case h.outcome when 'retry' then 'retried' else h.outcome end,
+        count(*)
+    from held as h
+    where h.outcome <> 'released'
+    group by h.name, h.outcome
+)
+
+select
+    h.id,
+    h.claims,
+    'landed'::text as verdict,
+    (case when h.outcome in ('retry', 'released') then 'ready' else h.outcome end)::text as state
+from held as h
+union all
+select
+    a.id,
+    a.claims,
+    coalesce(
+        (
+            select
+                case
+                    when j.claims = a.claims and j.worker = @worker::text then 'again'
+                    when
+                        a.claims > j.revoked
+                        and (a.claims < j.claims or (a.claims = j.claims and j.state <> 'running'))
+                        then 'repeated'
+                    else 'lost'
+                end
+            from jobs.job as j
+            where j.id = a.id
+        ),
+        (
+            select case when a.claims > s.revoked and a.claims <= s.claims then 'repeated' else 'lost' end
+            from jobs.settled as s
+            where s.id = a.id
+        ),
+        'lost'
+    )::text,
+    null
+from asked as a
+where a.id not in (select h.id from held as h);
