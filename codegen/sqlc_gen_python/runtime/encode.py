@@ -1,0 +1,160 @@
+"""
+Text for parameters: every value is sent as a literal whose type the statement's cast decides.
+
+Each function takes a Python value and returns what PostgreSQL reads for the SQL type it is named
+after. One spelling for a type means one prepared plan a statement, whatever the value's size, and
+no dependence on what the connection's owner registered. A value of a wrong Python type raises
+TypeError, one that the type cannot express ValueError; the server sees neither.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TypeVar
+from uuid import UUID
+
+T = TypeVar("T")
+
+
+def optional(encoder: Callable[[T], str], value: T | None) -> str | None:
+    """Encode a value that may be None, which is sent as NULL."""
+    return None if value is None else encoder(value)
+
+
+def boolean(value: bool) -> str:
+    """Encode a bool; other truthy values are refused."""
+    if value is True:
+        return "t"
+    if value is False:
+        return "f"
+    raise TypeError(f"expected bool, got {type(value).__name__}")
+
+
+def integer(value: int) -> str:
+    """Encode an int for smallint, integer, bigint or oid; the server checks the range."""
+    if isinstance(value, int):
+        return f"{value:d}"
+    raise TypeError(f"expected int, got {type(value).__name__}")
+
+
+def double(value: float) -> str:
+    """Encode a float (or an int) so that it reads back as the same float."""
+    if isinstance(value, (float, int)):
+        return repr(float(value))
+    raise TypeError(f"expected float, got {type(value).__name__}")
+
+
+def numeric(value: Decimal | int) -> str:
+    """Encode a Decimal or an int exactly; a signalling NaN is refused."""
+    if isinstance(value, Decimal):
+        if value.is_snan():
+            raise ValueError("PostgreSQL has no signalling NaN")
+        return "NaN" if value.is_nan() else str(value)
+    if isinstance(value, int):
+        return f"{value:d}"
+    raise TypeError(f"expected Decimal, got {type(value).__name__}")
+
+
+def text(value: str) -> str:
+    """Encode a str as it is (text, json documents, enum values)."""
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"expected str, got {type(value).__name__}")
+
+
+def uuid(value: UUID) -> str:
+    """Encode a UUID."""
+    if isinstance(value, UUID):
+        return value.hex
+    raise TypeError(f"expected UUID, got {type(value).__name__}")
+
+
+def timestamptz(value: dt.datetime) -> str:
+    """Encode a datetime; one without a time zone is refused, since its instant is unknown."""
+    if not isinstance(value, dt.datetime):
+        raise TypeError(f"expected datetime, got {type(value).__name__}")
+    offset = value.utcoffset()
+    if offset is None:
+        raise ValueError(f"naive datetime {value!r}: give it a time zone")
+    if offset.microseconds:
+        value = value.astimezone(dt.UTC)
+    return value.isoformat(" ")
+
+
+def date(value: dt.date) -> str:
+    """Encode a date; a datetime is refused, since its date depends on a time zone."""
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value.isoformat()
+    raise TypeError(f"expected date, got {type(value).__name__}")
+
+
+def interval(value: dt.timedelta) -> str:
+    """
+    Encode a timedelta as hours, minutes, seconds and microseconds.
+
+    No day part: a timedelta is elapsed time, while a day in PostgreSQL is 23 or 25 hours where
+    the clocks change. The one sign covers the whole value in every IntervalStyle.
+    """
+    if not isinstance(value, dt.timedelta):
+        raise TypeError(f"expected timedelta, got {type(value).__name__}")
+    sign = "-" if value.days < 0 else ""
+    value = abs(value)
+    minutes, seconds = divmod(value.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{sign}{value.days * 24 + hours}:{minutes:02d}:{seconds:02d}.{value.microseconds:06d}"
+
+
+def bytea(value: bytes | bytearray | memoryview) -> str:
+    """Encode bytes."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "\\x" + value.hex()
+    raise TypeError(f"expected bytes, got {type(value).__name__}")
+
+
+def array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
+    """
+    Encode a sequence as an array literal; None elements are NULL, an empty one is `{}`.
+
+    For types whose text never needs quotes in an array. A str or bytes is refused: as a sequence
+    of characters it is always a mistake here.
+    """
+    _refuse_strings(values)
+    return "{" + ",".join(["NULL" if v is None else encoder(v) for v in values]) + "}"
+
+
+def optional_array(encoder: Callable[[T], str], values: Sequence[T | None] | None) -> str | None:
+    """Encode a sequence that may itself be None."""
+    return None if values is None else array(encoder, values)
+
+
+def quoted_array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
+    """Encode a sequence as `array` does, for types whose text may hold anything."""
+    _refuse_strings(values)
+    if not values:
+        return "{}"
+    if None not in values:
+        # Most arrays hold nothing to escape: one look at the joined text instead of one each.
+        whole = '","'.join([encoder(v) for v in values if v is not None])
+        if "\\" not in whole and whole.count('"') == 2 * (len(values) - 1):
+            return '{"' + whole + '"}'
+    return "{" + ",".join(["NULL" if v is None else _quote(encoder(v)) for v in values]) + "}"
+
+
+def optional_quoted_array(
+    encoder: Callable[[T], str], values: Sequence[T | None] | None
+) -> str | None:
+    """Encode a sequence that may itself be None, for types whose text may hold anything."""
+    return None if values is None else quoted_array(encoder, values)
+
+
+def _quote(item: str) -> str:
+    return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _refuse_strings(values: object) -> None:
+    if isinstance(values, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"expected a sequence of values, got {type(values).__name__}")

@@ -1,0 +1,70 @@
+"""From the driver's values to rows: row factories, and what the driver leaves as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+E = TypeVar("E", bound=Enum)
+
+
+class Rows(Protocol[T_co]):
+    """A psycopg row factory that serves the synchronous and the asynchronous cursor alike."""
+
+    def __call__(self, cursor: Any, /) -> Callable[[Sequence[Any]], T_co]:
+        """Return the function that makes a row of a sequence of values."""
+        ...
+
+
+def rows_of(make: Callable[[Sequence[Any]], T]) -> Rows[T]:
+    """Return a row factory that builds each row with `make`."""
+
+    def factory(_cursor: Any, /) -> Callable[[Sequence[Any]], T]:
+        return make
+
+    return factory
+
+
+def first(values: Sequence[Any]) -> Any:
+    """Make a row of a one-column result: the bare value."""
+    return values[0]
+
+
+def enum_of(kind: type[E], value: str | None) -> E | None:
+    """Convert the text of an enum value."""
+    return None if value is None else kind(value)
+
+
+def enum_list(kind: type[E], value: str | list[str | None] | None) -> list[E | None] | None:
+    """Convert the text of an array of an enum type (or what a registered loader made of it)."""
+    if value is None:
+        return None
+    items = _split_array(value) if isinstance(value, str) else value
+    return [None if item is None else kind(item) for item in items]
+
+
+def _split_array(literal: str) -> list[str | None]:
+    """Split a one-dimensional array literal as the server prints it."""
+    items: list[str | None] = []
+    pos, end = literal.index("{") + 1, len(literal) - 1
+    while pos < end:
+        if literal[pos] == '"':
+            pos += 1
+            chars: list[str] = []
+            while literal[pos] != '"':
+                if literal[pos] == "\\":
+                    pos += 1
+                chars.append(literal[pos])
+                pos += 1
+            items.append("".join(chars))
+            pos += 2
+        else:
+            comma = literal.find(",", pos)
+            stop = end if comma < 0 else comma
+            word = literal[pos:stop]
+            items.append(None if word == "NULL" else word)
+            pos = stop + 1
+    return items
