@@ -49,6 +49,15 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyTarget:
+    """Where a `:copyfrom` copies to; `columns` in the order of the statement's parameters."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """A compiled statement; `params` in order of first appearance in the text."""
 
@@ -61,12 +70,38 @@ class Statement:
     header: Mapping[str, str]
     params: tuple[Value, ...]
     columns: tuple[Value, ...]
-    copy_columns: tuple[str, ...]
+    copy: CopyTarget | None
 
     @property
     def constant(self) -> str:
         """The name of the module constant that holds the text."""
         return self.function.rstrip("_").upper()
+
+    @property
+    def async_function(self) -> str:
+        """The name of the asynchronous function."""
+        return f"{self.function.rstrip('_')}_async"
+
+    @property
+    def row_class(self) -> str:
+        """The name of the row type: of the result, or of what `:copyfrom` takes."""
+        return f"{self.name}Params" if self.copy else f"{self.name}Row"
+
+    @property
+    def public_names(self) -> list[str]:
+        """Every public name the statement adds to its module."""
+        names = [self.constant, self.function, self.async_function]
+        return [*names, self.row_class] if self.copy or len(self.columns) > 1 else names
+
+    @property
+    def result_oids(self) -> tuple[int, ...]:
+        """The oids whose loaders read the result; 0 stands for types without a fixed one."""
+        oids: set[int] = set()
+        for column in self.columns:
+            oids.add(column.type.oid)
+            if column.is_array:
+                oids.add(column.type.array_oid)
+        return tuple(sorted(oids))
 
 
 def resolve(query: Query, header: Mapping[str, str], table: TypeTable, where: str) -> Statement:
@@ -91,9 +126,13 @@ def resolve(query: Query, header: Mapping[str, str], table: TypeTable, where: st
     if query.command in (":one", ":many"):
         columns = _columns(query, table, where, null)
     _check_targets(where, null, params, columns)
-    copy_columns: tuple[str, ...] = ()
+    copy = None
     if query.command == ":copyfrom":
-        copy_columns = tuple(value.table_column for value in params)
+        if query.insert_into is None:
+            raise GenerationError(
+                where, ":copyfrom without an insert", "use insert into ... values"
+            )
+        copy = CopyTarget(*query.insert_into, tuple(value.table_column for value in params))
     return Statement(
         name=query.name,
         function=naming.safe(naming.snake(query.name)),
@@ -104,7 +143,7 @@ def resolve(query: Query, header: Mapping[str, str], table: TypeTable, where: st
         header=header,
         params=params,
         columns=columns,
-        copy_columns=copy_columns,
+        copy=copy,
     )
 
 

@@ -16,7 +16,7 @@ from .model import Statement, resolve
 from .request import Enum, Request, parse
 from .types import TypeTable
 
-RUNTIME = ("copying", "encode", "rows")
+RUNTIME = ("adapt", "copying", "encode", "rows")
 TAKEN_STEMS = frozenset({"enums", "schema"})
 
 
@@ -99,7 +99,7 @@ def _statements(
 def _refuse_clashes(statements: list[Statement], errors: list[GenerationError]) -> None:
     seen: dict[str, Statement] = {}
     for statement in statements:
-        for name in render_module.public_names(statement):
+        for name in statement.public_names:
             if name in seen:
                 errors.append(
                     GenerationError(

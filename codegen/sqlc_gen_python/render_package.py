@@ -8,7 +8,6 @@ from importlib import resources
 from . import naming
 from .literals import string
 from .model import Statement, Value
-from .render_module import async_name
 from .request import Enum
 
 REGISTRY_HEAD = '''
@@ -91,7 +90,7 @@ def registry(banner: str, statements: Sequence[Statement], digests: Mapping[str,
             f"        name={string(item.name)},",
             f"        module={string(item.module)},",
             f"        function={string(item.function)},",
-            f"        async_function={string(async_name(item))},",
+            f"        async_function={string(item.async_function)},",
             f"        command={string(item.command)},",
             f"        text={item.module}.{item.constant},",
             "        header={",

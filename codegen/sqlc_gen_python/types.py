@@ -15,47 +15,50 @@ class SqlType:
 
     `sql` is the spelling used in messages, docstrings and the registry; `python` the annotation
     of a value read from the server; `accepts` that of a value sent; `encoder` the function of
-    the runtime module `_encode` that turns it into text; `enum` the enum class, if it is one.
+    the runtime module `_encode` that turns it into text; `oid` and `array_oid` the server's fixed
+    numbers (0: none); `enum` the enum class, if it is one.
     """
 
     sql: str
     python: str
     accepts: str
     encoder: str
+    oid: int = 0
+    array_oid: int = 0
     enum: str = ""
 
 
-def _scalar(sql: str, python: str, encoder: str, accepts: str = "") -> SqlType:
-    return SqlType(sql, python, accepts or python, encoder)
-
-
-_TYPES: tuple[tuple[SqlType, tuple[str, ...]], ...] = (
-    (_scalar("boolean", "bool", "boolean"), ("bool",)),
-    (_scalar("smallint", "int", "integer"), ("int2",)),
-    (_scalar("integer", "int", "integer"), ("int", "int4")),
-    (_scalar("bigint", "int", "integer"), ("int8",)),
-    (_scalar("oid", "int", "integer"), ()),
-    (_scalar("real", "float", "double"), ("float4",)),
-    (_scalar("double precision", "float", "double"), ("float", "float8")),
-    (_scalar("numeric", "Decimal", "numeric", "Decimal | int"), ("decimal",)),
-    (_scalar("text", "str", "text"), ("string",)),
-    (_scalar("character varying", "str", "text"), ("varchar",)),
-    (_scalar("name", "str", "text"), ()),
-    (_scalar("tid", "str", "text"), ()),
-    (_scalar("xid", "str", "text"), ()),
-    (_scalar("xid8", "str", "text"), ()),
-    (_scalar("pg_lsn", "str", "text"), ()),
-    (_scalar("uuid", "UUID", "uuid"), ()),
-    (_scalar("timestamptz", "dt.datetime", "timestamptz"), ("timestamp with time zone",)),
-    (_scalar("date", "dt.date", "date"), ()),
-    (_scalar("interval", "dt.timedelta", "interval"), ()),
-    (_scalar("bytea", "bytes", "bytea", "bytes | bytearray | memoryview"), ()),
-    (_scalar("json", "Json", "text", "str"), ()),
-    (_scalar("jsonb", "Json", "text", "str"), ()),
-    (_scalar("void", "None", ""), ()),
+# One line a type: SQL spelling, other spellings, Python (read), Python (sent, if wider), encoder,
+# oid, oid of its array.
+_TYPES: tuple[tuple[str, tuple[str, ...], str, str, str, int, int], ...] = (
+    ("boolean", ("bool",), "bool", "", "boolean", 16, 1000),
+    ("smallint", ("int2",), "int", "", "integer", 21, 1005),
+    ("integer", ("int", "int4"), "int", "", "integer", 23, 1007),
+    ("bigint", ("int8",), "int", "", "integer", 20, 1016),
+    ("oid", (), "int", "", "integer", 26, 1028),
+    ("real", ("float4",), "float", "", "double", 700, 1021),
+    ("double precision", ("float", "float8"), "float", "", "double", 701, 1022),
+    ("numeric", ("decimal",), "Decimal", "Decimal | int", "numeric", 1700, 1231),
+    ("text", ("string",), "str", "", "text", 25, 1009),
+    ("character varying", ("varchar",), "str", "", "text", 1043, 1015),
+    ("name", (), "str", "", "text", 19, 1003),
+    ("tid", (), "str", "", "text", 27, 1010),
+    ("xid", (), "str", "", "text", 28, 1011),
+    ("xid8", (), "str", "", "text", 5069, 271),
+    ("pg_lsn", (), "str", "", "text", 3220, 3221),
+    ("uuid", (), "UUID", "", "uuid", 2950, 2951),
+    ("timestamptz", ("timestamp with time zone",), "dt.datetime", "", "timestamptz", 1184, 1185),
+    ("date", (), "dt.date", "", "date", 1082, 1182),
+    ("interval", (), "dt.timedelta", "", "interval", 1186, 1187),
+    ("bytea", (), "bytes", "bytes | bytearray | memoryview", "bytea", 17, 1001),
+    ("json", (), "Json", "str", "text", 114, 199),
+    ("jsonb", (), "Json", "str", "text", 3802, 3807),
+    ("void", (), "None", "", "", 2278, 0),
 )
 BY_SPELLING: Mapping[str, SqlType] = {
-    spelling: kind for kind, aliases in _TYPES for spelling in (kind.sql, *aliases)
+    spelling: SqlType(sql, python, accepts or python, encoder, oid, array_oid)
+    for sql, aliases, python, accepts, encoder, oid, array_oid in _TYPES
+    for spelling in (sql, *aliases)
 }
 
 

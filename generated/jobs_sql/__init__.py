@@ -5,7 +5,7 @@ The statements of queries/ as typed functions, compiled by codegen/.
 Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
-from . import claim, enqueue, inspect, lease, migrate, settle
+from . import claim, enqueue, inspect, lease, migrate, session, settle
 
 __all__ = [
     "claim",
@@ -13,5 +13,6 @@ __all__ = [
     "inspect",
     "lease",
     "migrate",
+    "session",
     "settle",
 ]

@@ -123,8 +123,7 @@ def array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
     For types whose text never needs quotes in an array. A str or bytes is refused: as a sequence
     of characters it is always a mistake here.
     """
-    _refuse_strings(values)
-    return "{" + ",".join(["NULL" if v is None else encoder(v) for v in values]) + "}"
+    return "{" + ",".join(["NULL" if v is None else encoder(v) for v in _items(values)]) + "}"
 
 
 def optional_array(encoder: Callable[[T], str], values: Sequence[T | None] | None) -> str | None:
@@ -134,15 +133,16 @@ def optional_array(encoder: Callable[[T], str], values: Sequence[T | None] | Non
 
 def quoted_array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
     """Encode a sequence as `array` does, for types whose text may hold anything."""
-    _refuse_strings(values)
-    if not values:
+    texts = [None if v is None else encoder(v) for v in _items(values)]
+    if not texts:
         return "{}"
-    if None not in values:
+    plain = [text for text in texts if text is not None]
+    if len(plain) == len(texts):
         # Most arrays hold nothing to escape: one look at the joined text instead of one each.
-        whole = '","'.join([encoder(v) for v in values if v is not None])
-        if "\\" not in whole and whole.count('"') == 2 * (len(values) - 1):
+        whole = '","'.join(plain)
+        if "\\" not in whole and whole.count('"') == 2 * (len(plain) - 1):
             return '{"' + whole + '"}'
-    return "{" + ",".join(["NULL" if v is None else _quote(encoder(v)) for v in values]) + "}"
+    return "{" + ",".join(["NULL" if text is None else _quote(text) for text in texts]) + "}"
 
 
 def optional_quoted_array(
@@ -152,10 +152,11 @@ def optional_quoted_array(
     return None if values is None else quoted_array(encoder, values)
 
 
-def _quote(item: str) -> str:
-    return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _refuse_strings(values: object) -> None:
+def _items(values: Sequence[T | None]) -> Sequence[T | None]:
     if isinstance(values, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"expected a sequence of values, got {type(values).__name__}")
+    return values
+
+
+def _quote(item: str) -> str:
+    return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import claim, enqueue, inspect, lease, migrate, settle
+from . import claim, enqueue, inspect, lease, migrate, session, settle
 
 __all__ = ["STATEMENTS", "Column", "Parameter", "Statement"]
 
@@ -1801,6 +1801,44 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         source="queries/inspect.sql",
         sha256="fecc65970753e45b2a5e05266c78228b8f20f7025b6e4b536df7c320b0a50309",
+    ),
+    "ReadSession": Statement(
+        name="ReadSession",
+        module="session",
+        function="read_session",
+        async_function="read_session_async",
+        command=":one",
+        text=session.READ_SESSION,
+        header={
+            "purpose": "whether the settings that a worker asks for at connection time took effect (a pooler in between drops them), and which schema version the database has.",
+            "callers": "jobs.worker.link, once after each connect",
+            "tx": "own autocommitted statement",
+            "locks": "none",
+            "index": "migration_pkey",
+            "fence": "none, it reads",
+            "rows": "one",
+            "cost": "one index probe",
+            "errors": "undefined table where the schema is not installed",
+        },
+        params=(),
+        columns=(
+            Column(
+                name="plan_cache_mode",
+                field="plan_cache_mode",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="schema_version",
+                field="schema_version",
+                sql_type="integer",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        source="queries/session.sql",
+        sha256="215d2de773e5fc10d1021e982b2e436a2f619b74f870d2d62e87e1a2f22ec0ee",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",

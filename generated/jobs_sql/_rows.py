@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-E = TypeVar("E", bound=Enum)
 
 
 class Rows(Protocol[T_co]):
@@ -34,17 +33,11 @@ def first(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def enum_of(kind: type[E], value: str | None) -> E | None:
-    """Convert the text of an enum value."""
-    return None if value is None else kind(value)
-
-
-def enum_list(kind: type[E], value: str | list[str | None] | None) -> list[E | None] | None:
-    """Convert the text of an array of an enum type (or what a registered loader made of it)."""
+def enum_list(kind: type[Enum], value: str | None) -> Any:
+    """Convert the text of an array of an enum type to a list of members and None, NULL to None."""
     if value is None:
         return None
-    items = _split_array(value) if isinstance(value, str) else value
-    return [None if item is None else kind(item) for item in items]
+    return [None if item is None else kind(item) for item in _split_array(value)]
 
 
 def _split_array(literal: str) -> list[str | None]:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
-from . import _encode, _rows
+from . import _adapt, _encode, _rows
 
 __all__ = [
     "CLAIM_JOBS",
@@ -295,7 +295,8 @@ select
     l.input::text
 from lapsed as l
 where l.fate <> 'rescued'"""
-_CLAIM_JOBS_ROWS = _rows.rows_of(ClaimJobsRow._make)
+_CLAIM_JOBS_OIDS: Final = (20, 21, 25, 1184, 2950)
+_CLAIM_JOBS_ROWS: _rows.Rows[ClaimJobsRow] = _rows.rows_of(ClaimJobsRow._make)
 
 
 def claim_jobs(
@@ -339,6 +340,7 @@ def claim_jobs(
     Source: queries/claim.sql: ClaimJobs
     """
     with RawCursor(conn, row_factory=_CLAIM_JOBS_ROWS) as cur:
+        _adapt.own(cur.adapters, _CLAIM_JOBS_OIDS)
         cur.execute(
             CLAIM_JOBS,
             (
@@ -394,6 +396,7 @@ async def claim_jobs_async(
     Source: queries/claim.sql: ClaimJobs
     """
     async with AsyncRawCursor(conn, row_factory=_CLAIM_JOBS_ROWS) as cur:
+        _adapt.own(cur.adapters, _CLAIM_JOBS_OIDS)
         await cur.execute(
             CLAIM_JOBS,
             (

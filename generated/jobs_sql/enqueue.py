@@ -14,7 +14,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
-from . import _copying, _encode, _rows
+from . import _adapt, _copying, _encode, _rows
 
 __all__ = [
     "COPY_JOBS",
@@ -63,6 +63,7 @@ where
     or not exists (select 1 from jobs.settled as s where s.id = $1::uuid)
 on conflict do nothing
 returning id"""
+_ENQUEUE_JOB_OIDS: Final = (2950,)
 _ENQUEUE_JOB_ROWS: _rows.Rows[UUID] = _rows.rows_of(_rows.first)
 
 
@@ -126,6 +127,7 @@ def enqueue_job(
     Source: queries/enqueue.sql: EnqueueJob
     """
     with RawCursor(conn, row_factory=_ENQUEUE_JOB_ROWS) as cur:
+        _adapt.own(cur.adapters, _ENQUEUE_JOB_OIDS)
         cur.execute(
             ENQUEUE_JOB,
             (
@@ -210,6 +212,7 @@ async def enqueue_job_async(
     Source: queries/enqueue.sql: EnqueueJob
     """
     async with AsyncRawCursor(conn, row_factory=_ENQUEUE_JOB_ROWS) as cur:
+        _adapt.own(cur.adapters, _ENQUEUE_JOB_OIDS)
         await cur.execute(
             ENQUEUE_JOB,
             (
@@ -342,7 +345,8 @@ left join lateral (
     limit 1
 ) as found on true
 where k.run_id not in (select a.run_id from added as a)"""
-_ENQUEUE_JOBS_ROWS = _rows.rows_of(EnqueueJobsRow._make)
+_ENQUEUE_JOBS_OIDS: Final = (25, 2950)
+_ENQUEUE_JOBS_ROWS: _rows.Rows[EnqueueJobsRow] = _rows.rows_of(EnqueueJobsRow._make)
 
 
 def enqueue_jobs(
@@ -408,6 +412,7 @@ def enqueue_jobs(
     Source: queries/enqueue.sql: EnqueueJobs
     """
     with RawCursor(conn, row_factory=_ENQUEUE_JOBS_ROWS) as cur:
+        _adapt.own(cur.adapters, _ENQUEUE_JOBS_OIDS)
         cur.execute(
             ENQUEUE_JOBS,
             (
@@ -495,6 +500,7 @@ async def enqueue_jobs_async(
     Source: queries/enqueue.sql: EnqueueJobs
     """
     async with AsyncRawCursor(conn, row_factory=_ENQUEUE_JOBS_ROWS) as cur:
+        _adapt.own(cur.adapters, _ENQUEUE_JOBS_OIDS)
         await cur.execute(
             ENQUEUE_JOBS,
             (
@@ -588,7 +594,8 @@ cross join lateral (
         and s.idempotency_key = a.idempotency_key
     limit 1
 ) as found"""
-_FIND_ENQUEUED_ROWS = _rows.rows_of(FindEnqueuedRow._make)
+_FIND_ENQUEUED_OIDS: Final = (2950,)
+_FIND_ENQUEUED_ROWS: _rows.Rows[FindEnqueuedRow] = _rows.rows_of(FindEnqueuedRow._make)
 
 
 def find_enqueued(
@@ -631,6 +638,7 @@ def find_enqueued(
     Source: queries/enqueue.sql: FindEnqueued
     """
     with RawCursor(conn, row_factory=_FIND_ENQUEUED_ROWS) as cur:
+        _adapt.own(cur.adapters, _FIND_ENQUEUED_OIDS)
         cur.execute(
             FIND_ENQUEUED,
             (
@@ -686,6 +694,7 @@ async def find_enqueued_async(
     Source: queries/enqueue.sql: FindEnqueued
     """
     async with AsyncRawCursor(conn, row_factory=_FIND_ENQUEUED_ROWS) as cur:
+        _adapt.own(cur.adapters, _FIND_ENQUEUED_OIDS)
         await cur.execute(
             FIND_ENQUEUED,
             (
@@ -708,6 +717,7 @@ where
     and j.run_id = any($2::uuid[])
     and exists (select 1 from jobs.settled as s where s.id = j.id)
 returning j.id"""
+_UNDO_REPUBLISHED_OIDS: Final = (2950,)
 _UNDO_REPUBLISHED_ROWS: _rows.Rows[UUID] = _rows.rows_of(_rows.first)
 
 
@@ -739,6 +749,7 @@ def undo_republished(
     Source: queries/enqueue.sql: UndoRepublished
     """
     with RawCursor(conn, row_factory=_UNDO_REPUBLISHED_ROWS) as cur:
+        _adapt.own(cur.adapters, _UNDO_REPUBLISHED_OIDS)
         cur.execute(
             UNDO_REPUBLISHED,
             (
@@ -777,6 +788,7 @@ async def undo_republished_async(
     Source: queries/enqueue.sql: UndoRepublished
     """
     async with AsyncRawCursor(conn, row_factory=_UNDO_REPUBLISHED_ROWS) as cur:
+        _adapt.own(cur.adapters, _UNDO_REPUBLISHED_OIDS)
         await cur.execute(
             UNDO_REPUBLISHED,
             (
@@ -807,7 +819,7 @@ COPY_JOBS: Final = """\
 copy jobs.job (id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, traceparent, enqueued_by, input) from stdin"""
 
 
-def _copy_jobs_fields(row: CopyJobsParams) -> tuple[str | None, ...]:
+def _copy_jobs_fields(row: CopyJobsParams) -> _copying.Fields:
     return (
         _encode.uuid(row.id),
         _encode.uuid(row.run_id),

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
-from . import _encode, _rows
+from . import _adapt, _encode, _rows
 
 __all__ = [
     "GET_JOB",
@@ -152,7 +152,8 @@ from (
     where s.id = $1::uuid
 ) as both_tables
 limit 1"""
-_GET_JOB_ROWS = _rows.rows_of(GetJobRow._make)
+_GET_JOB_OIDS: Final = (20, 21, 25, 1184, 2950)
+_GET_JOB_ROWS: _rows.Rows[GetJobRow] = _rows.rows_of(GetJobRow._make)
 
 
 def get_job(
@@ -181,6 +182,7 @@ def get_job(
     Source: queries/inspect.sql: GetJob
     """
     with RawCursor(conn, row_factory=_GET_JOB_ROWS) as cur:
+        _adapt.own(cur.adapters, _GET_JOB_OIDS)
         cur.execute(GET_JOB, (_encode.uuid(id),))
         return cur.fetchone()
 
@@ -211,6 +213,7 @@ async def get_job_async(
     Source: queries/inspect.sql: GetJob
     """
     async with AsyncRawCursor(conn, row_factory=_GET_JOB_ROWS) as cur:
+        _adapt.own(cur.adapters, _GET_JOB_OIDS)
         await cur.execute(GET_JOB, (_encode.uuid(id),))
         return await cur.fetchone()
 
@@ -241,7 +244,8 @@ select /* jobs:list_attempts */
 from jobs.attempt as a
 where a.job_id = $1::uuid
 order by a.claims"""
-_LIST_ATTEMPTS_ROWS = _rows.rows_of(ListAttemptsRow._make)
+_LIST_ATTEMPTS_OIDS: Final = (20, 25, 1184, 2950)
+_LIST_ATTEMPTS_ROWS: _rows.Rows[ListAttemptsRow] = _rows.rows_of(ListAttemptsRow._make)
 
 
 def list_attempts(
@@ -268,6 +272,7 @@ def list_attempts(
     Source: queries/inspect.sql: ListAttempts
     """
     with RawCursor(conn, row_factory=_LIST_ATTEMPTS_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_ATTEMPTS_OIDS)
         cur.execute(LIST_ATTEMPTS, (_encode.uuid(job_id),))
         return cur.fetchall()
 
@@ -296,6 +301,7 @@ async def list_attempts_async(
     Source: queries/inspect.sql: ListAttempts
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_ATTEMPTS_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_ATTEMPTS_OIDS)
         await cur.execute(LIST_ATTEMPTS, (_encode.uuid(job_id),))
         return await cur.fetchall()
 
@@ -431,7 +437,8 @@ from (
 ) as both_tables
 order by both_tables.id desc
 limit $6::integer"""
-_LIST_JOBS_NEWEST_ROWS = _rows.rows_of(ListJobsNewestRow._make)
+_LIST_JOBS_NEWEST_OIDS: Final = (20, 21, 25, 1184, 2950)
+_LIST_JOBS_NEWEST_ROWS: _rows.Rows[ListJobsNewestRow] = _rows.rows_of(ListJobsNewestRow._make)
 
 
 def list_jobs_newest(
@@ -472,6 +479,7 @@ def list_jobs_newest(
     Source: queries/inspect.sql: ListJobsNewest
     """
     with RawCursor(conn, row_factory=_LIST_JOBS_NEWEST_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_JOBS_NEWEST_OIDS)
         cur.execute(
             LIST_JOBS_NEWEST,
             (
@@ -524,6 +532,7 @@ async def list_jobs_newest_async(
     Source: queries/inspect.sql: ListJobsNewest
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_JOBS_NEWEST_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_JOBS_NEWEST_OIDS)
         await cur.execute(
             LIST_JOBS_NEWEST,
             (
@@ -669,7 +678,8 @@ from (
 ) as both_tables
 order by both_tables.id
 limit $6::integer"""
-_LIST_JOBS_OLDEST_ROWS = _rows.rows_of(ListJobsOldestRow._make)
+_LIST_JOBS_OLDEST_OIDS: Final = (20, 21, 25, 1184, 2950)
+_LIST_JOBS_OLDEST_ROWS: _rows.Rows[ListJobsOldestRow] = _rows.rows_of(ListJobsOldestRow._make)
 
 
 def list_jobs_oldest(
@@ -710,6 +720,7 @@ def list_jobs_oldest(
     Source: queries/inspect.sql: ListJobsOldest
     """
     with RawCursor(conn, row_factory=_LIST_JOBS_OLDEST_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_JOBS_OLDEST_OIDS)
         cur.execute(
             LIST_JOBS_OLDEST,
             (
@@ -762,6 +773,7 @@ async def list_jobs_oldest_async(
     Source: queries/inspect.sql: ListJobsOldest
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_JOBS_OLDEST_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_JOBS_OLDEST_OIDS)
         await cur.execute(
             LIST_JOBS_OLDEST,
             (
@@ -826,7 +838,8 @@ select
 from live as l
 full outer join ended as e on l.queue = e.queue
 order by 1"""
-_QUEUE_STATS_ROWS = _rows.rows_of(QueueStatsRow._make)
+_QUEUE_STATS_OIDS: Final = (20, 25, 701)
+_QUEUE_STATS_ROWS: _rows.Rows[QueueStatsRow] = _rows.rows_of(QueueStatsRow._make)
 
 
 def queue_stats(conn: Connection[Any]) -> list[QueueStatsRow]:
@@ -851,6 +864,7 @@ def queue_stats(conn: Connection[Any]) -> list[QueueStatsRow]:
     Source: queries/inspect.sql: QueueStats
     """
     with RawCursor(conn, row_factory=_QUEUE_STATS_ROWS) as cur:
+        _adapt.own(cur.adapters, _QUEUE_STATS_OIDS)
         cur.execute(QUEUE_STATS)
         return cur.fetchall()
 
@@ -877,6 +891,7 @@ async def queue_stats_async(conn: AsyncConnection[Any]) -> list[QueueStatsRow]:
     Source: queries/inspect.sql: QueueStats
     """
     async with AsyncRawCursor(conn, row_factory=_QUEUE_STATS_ROWS) as cur:
+        _adapt.own(cur.adapters, _QUEUE_STATS_OIDS)
         await cur.execute(QUEUE_STATS)
         return await cur.fetchall()
 
@@ -898,7 +913,8 @@ from jobs.counter as c
 where c.bucket >= date_trunc('minute', now() - $1::interval)
 group by c.name, c.outcome
 order by c.name, c.outcome"""
-_OUTCOME_COUNTS_ROWS = _rows.rows_of(OutcomeCountsRow._make)
+_OUTCOME_COUNTS_OIDS: Final = (20, 25)
+_OUTCOME_COUNTS_ROWS: _rows.Rows[OutcomeCountsRow] = _rows.rows_of(OutcomeCountsRow._make)
 
 
 def outcome_counts(
@@ -926,6 +942,7 @@ def outcome_counts(
     Source: queries/inspect.sql: OutcomeCounts
     """
     with RawCursor(conn, row_factory=_OUTCOME_COUNTS_ROWS) as cur:
+        _adapt.own(cur.adapters, _OUTCOME_COUNTS_OIDS)
         cur.execute(OUTCOME_COUNTS, (_encode.interval(since),))
         return cur.fetchall()
 
@@ -955,5 +972,6 @@ async def outcome_counts_async(
     Source: queries/inspect.sql: OutcomeCounts
     """
     async with AsyncRawCursor(conn, row_factory=_OUTCOME_COUNTS_ROWS) as cur:
+        _adapt.own(cur.adapters, _OUTCOME_COUNTS_OIDS)
         await cur.execute(OUTCOME_COUNTS, (_encode.interval(since),))
         return await cur.fetchall()

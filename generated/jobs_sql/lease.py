@@ -12,7 +12,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
-from . import _encode, _rows
+from . import _adapt, _encode, _rows
 
 __all__ = [
     "RENEW_LEASES",
@@ -67,7 +67,8 @@ select
         else 'lost'
     end)::text as verdict
 from asked as a"""
-_RENEW_LEASES_ROWS = _rows.rows_of(RenewLeasesRow._make)
+_RENEW_LEASES_OIDS: Final = (20, 25, 2950)
+_RENEW_LEASES_ROWS: _rows.Rows[RenewLeasesRow] = _rows.rows_of(RenewLeasesRow._make)
 
 
 def renew_leases(
@@ -102,6 +103,7 @@ def renew_leases(
     Source: queries/lease.sql: RenewLeases
     """
     with RawCursor(conn, row_factory=_RENEW_LEASES_ROWS) as cur:
+        _adapt.own(cur.adapters, _RENEW_LEASES_OIDS)
         cur.execute(
             RENEW_LEASES,
             (
@@ -146,6 +148,7 @@ async def renew_leases_async(
     Source: queries/lease.sql: RenewLeases
     """
     async with AsyncRawCursor(conn, row_factory=_RENEW_LEASES_ROWS) as cur:
+        _adapt.own(cur.adapters, _RENEW_LEASES_OIDS)
         await cur.execute(
             RENEW_LEASES,
             (

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
-from . import _encode, _rows
+from . import _adapt, _encode, _rows
 
 __all__ = [
     "LIST_MIGRATIONS",
@@ -66,6 +66,7 @@ def lock_migrations(
     Source: queries/migrate.sql: LockMigrations
     """
     with RawCursor(conn) as cur:
+        _adapt.own(cur.adapters, ())
         cur.execute(LOCK_MIGRATIONS, (_encode.integer(lock_key),))
 
 
@@ -96,6 +97,7 @@ async def lock_migrations_async(
     Source: queries/migrate.sql: LockMigrations
     """
     async with AsyncRawCursor(conn) as cur:
+        _adapt.own(cur.adapters, ())
         await cur.execute(LOCK_MIGRATIONS, (_encode.integer(lock_key),))
 
 
@@ -110,7 +112,8 @@ PREPARE_MIGRATION: Final = """\
 select /* jobs:prepare_migration */
     set_config('search_path', 'pg_catalog', true)::text as search_path,
     set_config('lock_timeout', $1::text, true)::text as lock_timeout"""
-_PREPARE_MIGRATION_ROWS = _rows.rows_of(PrepareMigrationRow._make)
+_PREPARE_MIGRATION_OIDS: Final = (25,)
+_PREPARE_MIGRATION_ROWS: _rows.Rows[PrepareMigrationRow] = _rows.rows_of(PrepareMigrationRow._make)
 
 
 def prepare_migration(
@@ -139,6 +142,7 @@ def prepare_migration(
     Source: queries/migrate.sql: PrepareMigration
     """
     with RawCursor(conn, row_factory=_PREPARE_MIGRATION_ROWS) as cur:
+        _adapt.own(cur.adapters, _PREPARE_MIGRATION_OIDS)
         cur.execute(PREPARE_MIGRATION, (_encode.text(lock_timeout),))
         return cur.fetchone()
 
@@ -169,6 +173,7 @@ async def prepare_migration_async(
     Source: queries/migrate.sql: PrepareMigration
     """
     async with AsyncRawCursor(conn, row_factory=_PREPARE_MIGRATION_ROWS) as cur:
+        _adapt.own(cur.adapters, _PREPARE_MIGRATION_OIDS)
         await cur.execute(PREPARE_MIGRATION, (_encode.text(lock_timeout),))
         return await cur.fetchone()
 
@@ -206,7 +211,8 @@ select /* jobs:schema_status */
         ),
         false
     )::boolean as may_create_tables"""
-_SCHEMA_STATUS_ROWS = _rows.rows_of(SchemaStatusRow._make)
+_SCHEMA_STATUS_OIDS: Final = (16, 23, 25)
+_SCHEMA_STATUS_ROWS: _rows.Rows[SchemaStatusRow] = _rows.rows_of(SchemaStatusRow._make)
 
 
 def schema_status(conn: Connection[Any]) -> SchemaStatusRow | None:
@@ -228,6 +234,7 @@ def schema_status(conn: Connection[Any]) -> SchemaStatusRow | None:
     Source: queries/migrate.sql: SchemaStatus
     """
     with RawCursor(conn, row_factory=_SCHEMA_STATUS_ROWS) as cur:
+        _adapt.own(cur.adapters, _SCHEMA_STATUS_OIDS)
         cur.execute(SCHEMA_STATUS)
         return cur.fetchone()
 
@@ -251,6 +258,7 @@ async def schema_status_async(conn: AsyncConnection[Any]) -> SchemaStatusRow | N
     Source: queries/migrate.sql: SchemaStatus
     """
     async with AsyncRawCursor(conn, row_factory=_SCHEMA_STATUS_ROWS) as cur:
+        _adapt.own(cur.adapters, _SCHEMA_STATUS_OIDS)
         await cur.execute(SCHEMA_STATUS)
         return await cur.fetchone()
 
@@ -272,7 +280,8 @@ select /* jobs:list_migrations */
     m.applied_at
 from jobs.migration as m
 order by m.version"""
-_LIST_MIGRATIONS_ROWS = _rows.rows_of(ListMigrationsRow._make)
+_LIST_MIGRATIONS_OIDS: Final = (23, 25, 1184)
+_LIST_MIGRATIONS_ROWS: _rows.Rows[ListMigrationsRow] = _rows.rows_of(ListMigrationsRow._make)
 
 
 def list_migrations(conn: Connection[Any]) -> list[ListMigrationsRow]:
@@ -294,6 +303,7 @@ def list_migrations(conn: Connection[Any]) -> list[ListMigrationsRow]:
     Source: queries/migrate.sql: ListMigrations
     """
     with RawCursor(conn, row_factory=_LIST_MIGRATIONS_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_MIGRATIONS_OIDS)
         cur.execute(LIST_MIGRATIONS)
         return cur.fetchall()
 
@@ -317,6 +327,7 @@ async def list_migrations_async(conn: AsyncConnection[Any]) -> list[ListMigratio
     Source: queries/migrate.sql: ListMigrations
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_MIGRATIONS_ROWS) as cur:
+        _adapt.own(cur.adapters, _LIST_MIGRATIONS_OIDS)
         await cur.execute(LIST_MIGRATIONS)
         return await cur.fetchall()
 
@@ -353,6 +364,7 @@ def record_migration(
     Source: queries/migrate.sql: RecordMigration
     """
     with RawCursor(conn) as cur:
+        _adapt.own(cur.adapters, ())
         cur.execute(
             RECORD_MIGRATION,
             (
@@ -390,6 +402,7 @@ async def record_migration_async(
     Source: queries/migrate.sql: RecordMigration
     """
     async with AsyncRawCursor(conn) as cur:
+        _adapt.own(cur.adapters, ())
         await cur.execute(
             RECORD_MIGRATION,
             (

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
-from . import _encode, _rows
+from . import _adapt, _encode, _rows
 
 __all__ = [
     "SETTLE_JOBS",
@@ -220,7 +220,8 @@ select
     null
 from asked as a
 where a.id not in (select h.id from held as h)"""
-_SETTLE_JOBS_ROWS = _rows.rows_of(SettleJobsRow._make)
+_SETTLE_JOBS_OIDS: Final = (20, 25, 2950)
+_SETTLE_JOBS_ROWS: _rows.Rows[SettleJobsRow] = _rows.rows_of(SettleJobsRow._make)
 
 
 def settle_jobs(
@@ -267,6 +268,7 @@ def settle_jobs(
     Source: queries/settle.sql: SettleJobs
     """
     with RawCursor(conn, row_factory=_SETTLE_JOBS_ROWS) as cur:
+        _adapt.own(cur.adapters, _SETTLE_JOBS_OIDS)
         cur.execute(
             SETTLE_JOBS,
             (
@@ -327,6 +329,7 @@ async def settle_jobs_async(
     Source: queries/settle.sql: SettleJobs
     """
     async with AsyncRawCursor(conn, row_factory=_SETTLE_JOBS_ROWS) as cur:
+        _adapt.own(cur.adapters, _SETTLE_JOBS_OIDS)
         await cur.execute(
             SETTLE_JOBS,
             (
