@@ -151,6 +151,13 @@ class LeaseLost(JobsError):
     fix = "Let the run end; the job has been given to another worker or was ended."
 
 
+class CompletionOutsideTransaction(JobsError, RuntimeError):
+    """Raised when run.complete() is called on a connection that has no transaction to join."""
+
+    code = "JOB_COMPLETION_OUTSIDE_TRANSACTION"
+    fix = "Call run.complete(conn) inside `with conn.transaction():`, after the job's own writes."
+
+
 class JobTimeout(JobsError, TimeoutError):
     """Raised when an attempt runs longer than the timeout of its declaration."""
 

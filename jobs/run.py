@@ -1,0 +1,139 @@
+"""What a job function is given besides its input: who it is, and how to settle in its own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, overload
+from uuid import UUID
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from jobs.errors import CompletionOutsideTransaction, LeaseLost
+from jobs_sql.settle import SettleJobsRow, settle_jobs, settle_jobs_async
+
+# Somebody else touches the row (a renewal): how often and how long to ask again, in seconds.
+_AGAIN_PAUSE = 0.02
+_AGAIN_TRIES = 250
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One attempt at one job, as seen by the job function.
+
+    Attributes:
+        id: The job's id.
+        run_id: Identity of the run, the same in every attempt.
+        name: The job's name.
+        queue: The queue it was claimed from.
+        attempt: Number of this attempt, from 1.
+        max_attempts: The attempt limit.
+        tenant: Tenant the job was enqueued for; None for none.
+        claims: Fencing token of this attempt; grows with every claim of the job and is never
+            reset, so an outside system can refuse writes of a smaller one.
+        worker: Label of the worker process.
+        created_at: When the job was enqueued, by the database's clock.
+        traceparent: W3C trace parent of the enqueue, if one was given.
+        enqueued_by: Who asked, for audit. Never an authority.
+    """
+
+    id: UUID
+    run_id: UUID
+    name: str
+    queue: str
+    attempt: int
+    max_attempts: int
+    tenant: str | None
+    claims: int
+    worker: str
+    created_at: datetime
+    traceparent: str | None = None
+    enqueued_by: str | None = None
+    _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _completing: bool = field(default=False, repr=False)
+
+    @property
+    def final(self) -> bool:
+        """Whether a failure of this attempt ends the job."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run should stop: its lease is lost, its time is up or the worker is leaving.
+
+        Asynchronous functions are cancelled; synchronous ones look here between pieces of work.
+        """
+        return self._cancelled.is_set()
+
+    @overload
+    def complete(self, conn: psycopg.Connection[Any]) -> None: ...
+
+    @overload
+    def complete(self, conn: psycopg.AsyncConnection[Any]) -> Awaitable[None]: ...
+
+    def complete(
+        self, conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+    ) -> Awaitable[None] | None:
+        """Settle this job as completed inside the transaction that is open on ``conn``.
+
+        What the transaction wrote and the end of the job then commit together or not at all: the
+        effect happens exactly once. If the transaction does not commit, let the exception leave
+        the job function; a function that returns normally all the same has failed its attempt.
+
+        Args:
+            conn: The connection that carries the function's own transaction. A synchronous one
+                returns None, an asynchronous one an awaitable.
+
+        Raises:
+            LeaseLost: The job is no longer held by this run. Roll back.
+            CompletionOutsideTransaction: The connection is in autocommit mode with no transaction
+                open, so that there is nothing to commit together with.
+
+        Locks the job's row until the transaction ends; renewals and rescues pass it by.
+        """
+        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+            raise CompletionOutsideTransaction(
+                f"run.complete() of job {self.id} was called outside a transaction"
+            )
+        if isinstance(conn, psycopg.AsyncConnection):
+            return self._complete_async(conn)
+        for _ in range(_AGAIN_TRIES):
+            if self._landed(settle_jobs(conn, **self._settlement())):
+                return None
+            time.sleep(_AGAIN_PAUSE)
+        raise self._lost("its row stayed locked by another session")
+
+    async def _complete_async(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        for _ in range(_AGAIN_TRIES):
+            if self._landed(await settle_jobs_async(conn, **self._settlement())):
+                return
+            await asyncio.sleep(_AGAIN_PAUSE)
+        raise self._lost("its row stayed locked by another session")
+
+    def _settlement(self) -> dict[str, Any]:
+        # From here on the outcome is decided by the transaction, and the worker asks for it.
+        self._completing = True
+        return {
+            "ids": [self.id],
+            "claims": [self.claims],
+            "outcomes": ["completed"],
+            "delays": [timedelta()],
+            "error_types": [None],
+            "error_messages": [None],
+            "tracebacks": [None],
+            "worker": self.worker,
+        }
+
+    def _landed(self, rows: list[SettleJobsRow]) -> bool:
+        verdict = rows[0].verdict
+        if verdict == "lost":
+            raise self._lost("another worker has it, or it was ended")
+        return verdict != "again"
+
+    def _lost(self, why: str) -> LeaseLost:
+        return LeaseLost(f"job {self.id} ({self.name}) is no longer held by this run: {why}")

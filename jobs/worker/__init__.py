@@ -1,0 +1,5 @@
+"""The worker process."""
+
+from jobs.worker.worker import Worker, WorkerStats
+
+__all__ = ["Worker", "WorkerStats"]

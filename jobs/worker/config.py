@@ -1,0 +1,116 @@
+"""Settings of a worker, validated once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobs.errors import ClaimQueuesEmpty, ConfigError
+
+DEFAULT_QUEUE = "default"
+DEFAULT_SLOTS = 5
+MAX_SLOTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Numbers of one worker process.
+
+    Attributes:
+        name: Label of the process in rows and logs. Need not be unique: fencing tokens carry the
+            authority.
+        queues: Slots for each queue.
+        lease: How long a claim lasts without a renewal.
+        poll: First wait after a claim that found nothing.
+        idle_poll: Longest wait while idle.
+        drain: How long a stop waits for running jobs before it cancels them.
+        unknown_delay: How long a job of a name that is not registered waits for another process.
+    """
+
+    name: str
+    queues: dict[str, int]
+    lease: timedelta
+    poll: timedelta
+    idle_poll: timedelta
+    drain: timedelta
+    unknown_delay: timedelta = timedelta(seconds=30)
+
+    @property
+    def renew_every(self) -> float:
+        """Seconds between renewals: a third of the lease, so that two may fail."""
+        return self.lease.total_seconds() / 3
+
+
+def default_name() -> str:
+    """Host, process and a random part: readable, and different for each start."""
+    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+def configure(
+    *,
+    name: str | None,
+    queues: Mapping[str, int] | Iterable[str] | None,
+    lease: timedelta,
+    poll: timedelta,
+    idle_poll: timedelta,
+    drain: timedelta,
+) -> WorkerConfig:
+    """Check the settings of a worker.
+
+    Raises:
+        ConfigError: One of them is unusable; the message names it.
+        ClaimQueuesEmpty: No queue has a slot.
+    """
+    if name is not None and (
+        not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 255
+    ):
+        raise ConfigError(f"name is {name!r}, expected 1 to 255 bytes of text")
+    if name is not None and ("\x00" in name or any("\ud800" <= c <= "\udfff" for c in name)):
+        raise ConfigError("name holds a NUL or a lone surrogate, which PostgreSQL cannot store")
+    _duration("lease", lease, timedelta(seconds=1), timedelta(days=1))
+    _duration("poll", poll, timedelta(milliseconds=1), timedelta(hours=1))
+    _duration("idle_poll", idle_poll, poll, timedelta(hours=1))
+    _duration("drain", drain, timedelta(0), timedelta(days=1))
+    return WorkerConfig(
+        name=name or default_name(),
+        queues=_slots(queues),
+        lease=lease,
+        poll=poll,
+        idle_poll=idle_poll,
+        drain=drain,
+    )
+
+
+def _duration(field: str, value: object, low: timedelta, high: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise ConfigError(f"{field} is {value!r}, expected a timedelta")
+    if not low <= value <= high:
+        raise ConfigError(f"{field} is {value}, expected {low} to {high}")
+
+
+def _slots(queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
+    if queues is None:
+        return {DEFAULT_QUEUE: DEFAULT_SLOTS}
+    if isinstance(queues, str):
+        raise ConfigError(
+            f"queues is the text {queues!r}, expected a mapping or a list of names",
+            fix=f"Write queues=[{queues!r}] or queues={{{queues!r}: 5}}.",
+        )
+    named = (
+        dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(list(queues), DEFAULT_SLOTS)
+    )
+    for queue, slots in named.items():
+        if not isinstance(queue, str) or not 1 <= len(queue.encode("utf-8", "replace")) <= 255:
+            raise ConfigError(f"queue name {queue!r} is not 1 to 255 bytes of text")
+        if isinstance(slots, bool) or not isinstance(slots, int) or not 0 <= slots <= MAX_SLOTS:
+            raise ConfigError(
+                f"queue {queue!r} has {slots!r} slots, expected a whole number up to {MAX_SLOTS}"
+            )
+    served = {queue: slots for queue, slots in named.items() if slots}
+    if not served:
+        raise ClaimQueuesEmpty("no queue has a slot")
+    return served

@@ -1,0 +1,37 @@
+"""How long a worker waits between two looks at its queues."""
+
+from __future__ import annotations
+
+import time
+
+# After a claim that found something more tends to follow: look again this soon, for this long.
+_HOT_WAIT = 0.01
+_HOT_FOR = 0.3
+
+
+class Pace:
+    """Waits in seconds: short after a find, doubling from the floor to the ceiling while idle."""
+
+    def __init__(self, floor: float, ceiling: float) -> None:
+        self._floor = floor
+        self._ceiling = ceiling
+        self._next = floor
+        self._hot_until = float("-inf")
+
+    def found(self) -> float:
+        """A claim found something, but not as much as it asked for."""
+        self._next = self._floor
+        self._hot_until = time.monotonic() + _HOT_FOR
+        return min(_HOT_WAIT, self._floor)
+
+    def nothing(self) -> float:
+        """A claim found nothing."""
+        if time.monotonic() < self._hot_until:
+            return min(_HOT_WAIT, self._floor)
+        wait, self._next = self._next, min(self._next * 2, self._ceiling)
+        return wait
+
+    def failed(self) -> float:
+        """A claim could not be made: back to the floor, and not faster than that."""
+        wait, self._next = max(self._next, self._floor), min(self._next * 2, self._ceiling)
+        return wait
