@@ -23,7 +23,7 @@ PACKAGE = Path("generated/jobs_sql")
 DOCS = Path("docs/sql.md")
 # sqlc's static catalog does not know the columns every table has; they are added to the copy of
 # the schema it reads, and to nothing else.
-SYSTEM_COLUMNS = "ctid tid, xmin xid, xmax xid, tableoid oid"
+SYSTEM_COLUMNS = ("ctid tid", "xmin xid", "xmax xid", "tableoid oid")
 _CREATE_TABLE = re.compile(
     r"^\s*create\s+(?:unlogged\s+)?table\s+(?:if\s+not\s+exists\s+)?([\w.]+)",
     re.IGNORECASE | re.MULTILINE,
@@ -42,12 +42,13 @@ def find_sqlc() -> Path:
     return sqlc
 
 
-def compile_project(root: Path, stage: Path) -> dict[Path, bytes]:
+def compile_project(root: Path, stage: Path, package: Path = PACKAGE) -> dict[Path, bytes]:
     """
     Compile the project at `root` (schema/, queries/, sqlc.yaml) using `stage` as scratch.
 
-    Returns path relative to the root -> contents, for every file that belongs to the generated
-    package and the page of statements. Raises CompileError with what sqlc said.
+    `package` is where its sqlc.yaml puts the package. Returns path relative to the root ->
+    contents, for every file that belongs to that package and the page of statements. Raises
+    CompileError with what sqlc said.
     """
     shutil.copytree(root / "queries", stage / "queries")
     shutil.copytree(root / "schema", stage / "schema")
@@ -55,6 +56,8 @@ def compile_project(root: Path, stage: Path) -> dict[Path, bytes]:
     shutil.copytree(
         ROOT / "codegen", stage / "codegen", ignore=shutil.ignore_patterns("__pycache__")
     )
+    # A checkout may have lost the bit (an archive, a copied folder).
+    (stage / "codegen" / "sqlc-gen-python").chmod(0o755)
     _add_system_columns(stage / "schema")
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     run = subprocess.run(
@@ -66,17 +69,24 @@ def compile_project(root: Path, stage: Path) -> dict[Path, bytes]:
         check=False,
     )
     if run.returncode:
-        raise CompileError((run.stderr or run.stdout).strip())
+        raise CompileError(_message(run.stderr or run.stdout))
     files = {
         path.relative_to(stage): path.read_bytes()
-        for folder in (PACKAGE, DOCS.parent)
+        for folder in (package, DOCS.parent)
         for path in sorted((stage / folder).rglob("*"))
         if path.is_file()
     }
-    files[PACKAGE / "py.typed"] = b""
+    files[package / "py.typed"] = b""
     for path in sorted((root / "schema").glob("*.sql")):
-        files[PACKAGE / "schema" / path.name] = path.read_bytes()
+        files[package / "schema" / path.name] = path.read_bytes()
     return files
+
+
+def _message(output: str) -> str:
+    """What sqlc said, once: it repeats an error for each of the plugin's outputs."""
+    prefix = "error generating code: process: error running command "
+    parts = [part.strip().replace(prefix, "") for part in output.split("# package python")]
+    return "\n".join(dict.fromkeys(part for part in parts if part))
 
 
 def _add_system_columns(schema: Path) -> None:
@@ -85,14 +95,14 @@ def _add_system_columns(schema: Path) -> None:
         for path in sorted(schema.glob("*.sql"))
         for name in _CREATE_TABLE.findall(path.read_text("utf-8"))
     ]
-    columns = ", ".join(f"add column {column}" for column in SYSTEM_COLUMNS.split(", "))
+    columns = ", ".join(f"add column {column} not null" for column in SYSTEM_COLUMNS)
     text = "".join(f"alter table {name} {columns};\n" for name in dict.fromkeys(tables))
     (schema / "9999_system_columns.sql").write_text(text, "utf-8")
 
 
-def existing(root: Path) -> dict[Path, bytes]:
+def existing(root: Path, package: Path = PACKAGE) -> dict[Path, bytes]:
     """Read what the tree holds of the files the compiler owns."""
-    paths = [path for path in sorted((root / PACKAGE).rglob("*")) if path.is_file()]
+    paths = [path for path in sorted((root / package).rglob("*")) if path.is_file()]
     if (root / DOCS).exists():
         paths.append(root / DOCS)
     return {
@@ -143,15 +153,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m codegen", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--root", type=Path, default=ROOT, help="project to compile")
+    parser.add_argument("--package", type=Path, default=PACKAGE, help="its package folder")
     args = parser.parse_args(argv)
     root: Path = args.root.resolve()
     with tempfile.TemporaryDirectory(prefix="codegen-") as stage:
         try:
-            new = compile_project(root, Path(stage))
+            new = compile_project(root, Path(stage), args.package)
         except CompileError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-    old = existing(root)
+    old = existing(root, args.package)
     if not args.check:
         changed = write(root, old, new)
         sys.stdout.write(f"{len(new)} files, {changed} changed\n")

@@ -363,7 +363,7 @@ limit @page_size::integer;
 -- rows: one a queue that has a live or a dead job, in order of the queue name. Each live job is in
 --     exactly one of ready, delayed, running, suspended, blocked.
 -- cost: one pass over the live rows and over the index of dead letters. Never reads completed rows.
--- nullable: oldest_ready_seconds
+-- nullable: oldest_ready_seconds, -queue
 with /* jobs:queue_stats */ live as (
     select
         j.queue,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import headers, naming, sqltext
+from . import headers, naming, nullability, sqltext
 from .errors import GenerationError
 from .request import Column, Query
 from .types import SqlType, TypeTable, spelled
@@ -104,11 +104,18 @@ class Statement:
         return tuple(sorted(oids))
 
 
-def resolve(query: Query, header: Mapping[str, str], table: TypeTable, where: str) -> Statement:
+def resolve(
+    query: Query,
+    header: Mapping[str, str],
+    table: TypeTable,
+    tables: Mapping[tuple[str, str], nullability.Columns],
+    where: str,
+) -> Statement:
     """
     Check one query and return its Statement.
 
-    Raises GenerationError for whatever the generated function could not keep its word on.
+    `tables` is what `nullability.doubts` asks for. Raises GenerationError for whatever the
+    generated function could not keep its word on.
     """
     if query.command not in COMMANDS:
         raise GenerationError(
@@ -125,6 +132,7 @@ def resolve(query: Query, header: Mapping[str, str], table: TypeTable, where: st
     columns: tuple[Value, ...] = ()
     if query.command in (":one", ":many"):
         columns = _columns(query, table, where, null)
+        _doubt(query, columns, params, tables, where, null)
     _check_targets(where, null, params, columns)
     copy = None
     if query.command == ":copyfrom":
@@ -164,7 +172,8 @@ def _params(
         raise GenerationError(
             where,
             f"parameter {name} has no cast, so its type would depend on the server's guess",
-            f"write @{name}::type (nullable: sqlc.narg('{name}')::type) wherever it appears",
+            f"write @{name}::type or sqlc.narg('{name}')::type wherever it appears; a second "
+            "cast needs parentheses, (@name::type)::other, or sqlc swallows the first",
         )
     values = []
     for number in order:
@@ -238,6 +247,29 @@ def _columns(
         )
     _refuse_duplicates(values, where, "result columns")
     return tuple(values)
+
+
+def _doubt(
+    query: Query,
+    columns: tuple[Value, ...],
+    params: tuple[Value, ...],
+    tables: Mapping[tuple[str, str], nullability.Columns],
+    where: str,
+    null: headers.Nullability,
+) -> None:
+    """Refuse a "never null" of sqlc that the text speaks against and the header does not settle."""
+    nullable_params = frozenset(value.number for value in params if value.nullable)
+    found = nullability.doubts(query.text, tables, nullable_params)
+    if len(found) != len(columns):
+        return
+    for value, (_, why) in zip(columns, found, strict=True):
+        if why and not value.nullable and value.name not in null.columns:
+            raise GenerationError(
+                where,
+                f"sqlc says that {value.name} is never null, but: {why}",
+                f"say `nullable: {value.name}` in the header, or `nullable: -{value.name}` if it "
+                "cannot happen",
+            )
 
 
 def _kind(column: Column, table: TypeTable, where: str, what: str) -> SqlType:

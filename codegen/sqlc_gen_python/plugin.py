@@ -76,6 +76,13 @@ def _statements(
     errors: list[GenerationError],
 ) -> tuple[list[Statement], dict[str, str]]:
     table = TypeTable(kinds)
+    tables = {
+        name: {
+            column.name: None if column.not_null else f"{'.'.join(name)}.{column.name} may be null"
+            for column in columns
+        }
+        for name, columns in request.tables.items()
+    }
     parsed = {name: headers.parse_source(text.decode()) for name, text in sources.items()}
     statements: list[Statement] = []
     digests: dict[str, str] = {}
@@ -89,7 +96,7 @@ def _statements(
                     where, f"{stem!r} cannot be a module name", "rename the query file"
                 )
             header = headers.parse_header(where, header_lines)
-            statements.append(resolve(query, header, table, where))
+            statements.append(resolve(query, header, table, tables, where))
             digests[stem] = hashlib.sha256(sources[query.filename]).hexdigest()
         except GenerationError as error:
             errors.append(error)

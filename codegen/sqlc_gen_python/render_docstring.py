@@ -18,7 +18,7 @@ def lines_of(statement: Statement) -> list[str]:
     else:
         lines += [f"    {value.python}: {_argument_doc(value)}." for value in statement.params]
     lines += ["", "Returns:", *_returns_doc(statement), ""]
-    if "errors" in header:
+    if not header.get("errors", "none").startswith("none"):
         lines += ["Raises:", *wrap(f"psycopg.Error: {header['errors']}", "    ", "        "), ""]
     for key in _HEADER_NOTES:
         if key in header:

@@ -140,7 +140,7 @@ def _constants(statement: Statement) -> str:
     text = copy_text(statement.copy, statement.text) if statement.copy else statement.text
     lines = [f"{statement.constant}: Final = {block(text)}"]
     if statement.columns:
-        lines.append(f"_{statement.constant}_OIDS: Final = {_tuple(statement.result_oids)}")
+        lines.append(_oids(statement))
         lines.append(_row_factory(statement))
     return "\n".join(lines)
 
@@ -154,7 +154,7 @@ def _row_factory(statement: Statement) -> str:
         make = f"{statement.row_class}._make"
     name = f"_{statement.constant}_ROWS: _rows.Rows[{_row_type(statement)}]"
     line = f"{name} = _rows.rows_of({make})"
-    return line if len(line) <= WIDTH else f"{name} = (\n    _rows.rows_of({make})\n)"
+    return line if len(line) <= WIDTH else f"{name} = _rows.rows_of(\n    {make}\n)"
 
 
 def _has_enums(statement: Statement) -> bool:
@@ -187,10 +187,11 @@ def _decode(column: Value, source: str) -> str:
     if not column.type.enum:
         return source
     if column.is_array:
-        return f"_rows.enum_list({column.type.enum}, {source})"
-    if column.nullable:
-        return f"None if {source} is None else {column.type.enum}({source})"
-    return f"{column.type.enum}({source})"
+        helper = "enums_or_none" if column.null_elements else "enums"
+        value = f"_rows.{helper}({column.type.enum}, {source})"
+    else:
+        value = f"{column.type.enum}({source})"
+    return f"None if {source} is None else {value}" if column.nullable else value
 
 
 def _copy_encoder(statement: Statement) -> str:
@@ -300,5 +301,9 @@ def _execute(statement: Statement, call: str) -> list[str]:
     return [f"{call}(", f"            {statement.constant},", *values, "        )"]
 
 
-def _tuple(numbers: tuple[int, ...]) -> str:
-    return f"({numbers[0]},)" if len(numbers) == 1 else f"({', '.join(map(str, numbers))})"
+def _oids(statement: Statement) -> str:
+    name, oids = f"_{statement.constant}_OIDS: Final", [str(oid) for oid in statement.result_oids]
+    line = f"{name} = ({', '.join(oids)}{',' if len(oids) == 1 else ''})"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{name} = (", *(f"    {oid}," for oid in oids), ")"])

@@ -162,8 +162,13 @@ def _members(kind: Enum) -> dict[str, str]:
     for value in kind.values:
         name = naming.enum_member(value)
         if name in members:
-            # Two values that spell alike: fall back to code points, which never do.
-            name += "_" + "_".join(f"{ord(char):04X}" for char in value)
+            # Two values that spell alike: the code points of what is no letter tell them apart,
+            # else all of them.
+            odd = [char for char in value if not char.isalnum()]
+            points = "_".join(f"U{ord(char):04X}" for char in odd)
+            name = f"{name}_{points}"
+            if not odd or name in members:
+                name = "VALUE_" + "_".join(f"U{ord(char):04X}" for char in value)
         members[name] = value
     return members
 

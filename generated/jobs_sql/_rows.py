@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -33,14 +34,17 @@ def first(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def enum_list(kind: type[Enum], value: str | None) -> Any:
-    """Convert the text of an array of an enum type to a list of members and None, NULL to None."""
-    if value is None:
-        return None
-    return [None if item is None else kind(item) for item in _split_array(value)]
+def enums(kind: type[E], literal: str) -> list[E]:
+    """Read an array literal of an enum type whose elements are never NULL."""
+    return [kind(item) for item in split_array(literal)]
 
 
-def _split_array(literal: str) -> list[str | None]:
+def enums_or_none(kind: type[E], literal: str) -> list[E | None]:
+    """Read an array literal of an enum type; NULL elements are None."""
+    return [None if item is None else kind(item) for item in split_array(literal)]
+
+
+def split_array(literal: str) -> list[str | None]:
     """Split a one-dimensional array literal as the server prints it."""
     items: list[str | None] = []
     pos, end = literal.index("{") + 1, len(literal) - 1

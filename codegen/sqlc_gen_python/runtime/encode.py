@@ -12,13 +12,16 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeAlias
 from uuid import UUID
 
-T = TypeVar("T")
+# Any: the functions of the modules carry the precise types.
+Encoder: TypeAlias = Callable[[Any], str]
+
+_MOST_EXACT_DAYS = 106_000_000
 
 
-def optional(encoder: Callable[[T], str], value: T | None) -> str | None:
+def optional(encoder: Encoder, value: Any) -> str | None:
     """Encode a value that may be None, which is sent as NULL."""
     return None if value is None else encoder(value)
 
@@ -97,7 +100,8 @@ def interval(value: dt.timedelta) -> str:
     Encode a timedelta as hours, minutes, seconds and microseconds.
 
     No day part: a timedelta is elapsed time, while a day in PostgreSQL is 23 or 25 hours where
-    the clocks change. The one sign covers the whole value in every IntervalStyle.
+    the clocks change. The one sign covers the whole value in every IntervalStyle. Only what does
+    not fit into PostgreSQL's 64 bits of microseconds (292,000 years) is given in days.
     """
     if not isinstance(value, dt.timedelta):
         raise TypeError(f"expected timedelta, got {type(value).__name__}")
@@ -105,6 +109,11 @@ def interval(value: dt.timedelta) -> str:
     value = abs(value)
     minutes, seconds = divmod(value.seconds, 60)
     hours, minutes = divmod(minutes, 60)
+    if value.days > _MOST_EXACT_DAYS:
+        return (
+            f"{sign}{value.days} days"
+            f" {sign}{hours}:{minutes:02d}:{seconds:02d}.{value.microseconds:06d}"
+        )
     return f"{sign}{value.days * 24 + hours}:{minutes:02d}:{seconds:02d}.{value.microseconds:06d}"
 
 
@@ -115,7 +124,7 @@ def bytea(value: bytes | bytearray | memoryview) -> str:
     raise TypeError(f"expected bytes, got {type(value).__name__}")
 
 
-def array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
+def array(encoder: Encoder, values: Sequence[Any]) -> str:
     """
     Encode a sequence as an array literal; None elements are NULL, an empty one is `{}`.
 
@@ -125,12 +134,12 @@ def array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
     return "{" + ",".join(["NULL" if v is None else encoder(v) for v in _items(values)]) + "}"
 
 
-def optional_array(encoder: Callable[[T], str], values: Sequence[T | None] | None) -> str | None:
+def optional_array(encoder: Encoder, values: Sequence[Any] | None) -> str | None:
     """Encode a sequence that may itself be None."""
     return None if values is None else array(encoder, values)
 
 
-def quoted_array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str:
+def quoted_array(encoder: Encoder, values: Sequence[Any]) -> str:
     """Encode a sequence as `array` does, for types whose text may hold anything."""
     texts = [None if v is None else encoder(v) for v in _items(values)]
     if not texts:
@@ -144,14 +153,12 @@ def quoted_array(encoder: Callable[[T], str], values: Sequence[T | None]) -> str
     return "{" + ",".join(["NULL" if text is None else _quote(text) for text in texts]) + "}"
 
 
-def optional_quoted_array(
-    encoder: Callable[[T], str], values: Sequence[T | None] | None
-) -> str | None:
+def optional_quoted_array(encoder: Encoder, values: Sequence[Any] | None) -> str | None:
     """Encode a sequence that may itself be None, for types whose text may hold anything."""
     return None if values is None else quoted_array(encoder, values)
 
 
-def _items(values: Sequence[T | None]) -> Sequence[T | None]:
+def _items(values: Sequence[Any]) -> Sequence[Any]:
     if isinstance(values, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"expected a sequence of values, got {type(values).__name__}")
     return values
