@@ -3,13 +3,15 @@
 --     those whose lease lapsed on their last attempt.
 -- callers: jobs.worker.claim (every pass of a worker that has a free slot)
 -- tx: own autocommitted statement
--- locks: jobs.job rows, no key update, skip locked; lapsed ones in order of rescue_at, then ready
---     ones in index order. Waits for nobody. Locks exactly the rows it changes. Deletes the buried.
+-- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
+--     no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for the
+--     length of the statement also a row that left its state after the snapshot. Deletes the buried.
 -- index: job_ready_idx, job_running_idx, job_pkey
 -- fence: raises claims on each row; a rescue also sets revoked to the token it took away
 -- clock: now() for what is due and for the lease, so a slow statement shortens the lease, never
 --     lengthens it
 -- rows: verdict claimed (run it), buried (already ended here, tell the settle hook). In no order.
+--     Never more claimed of a queue than its free slots; the queues asked are distinct.
 -- cost: one ordered probe a queue and priority that stops at the free slots, one update a job, never
 --     heap-only because state is indexed. The running rows are looked at only when @rescue is set,
 --     and then only those older than one lease. No sort, no sequential scan.
@@ -100,7 +102,7 @@ lapsed as materialized (
             and j.lease_expires_at <= now()
         order by j.rescue_at
         limit least(r.free, @rescue_limit::integer)
-        for no key update of j skip locked
+        for update of j skip locked /* a burial deletes: a weaker lock would let it wait */
     ) as found
 ),
 
@@ -191,6 +193,11 @@ claimed as (
         claims = j.claims + 1,
         revoked = case when j.state = 'running' then j.claims else j.revoked end,
         attempt = j.attempt + 1,
+        last_error = case
+            when j.state = 'running'
+                then 'LeaseLapsed: the lease ended at ' || j.lease_expires_at::text || ' without a settle'
+            else j.last_error
+        end,
         claimed_at = now(),
         lease_expires_at = now() + @lease::interval,
         rescue_at = now() + @lease::interval,

@@ -3,7 +3,8 @@
 -- callers: jobs.enqueue (JobHandle.enqueue), at most twice a call
 -- tx: the transaction of the caller
 -- locks: the new row. Waits only for an open transaction that inserts, or is ending, a job of the same
---     id or the same (name, tenant, idempotency key).
+--     id or the same (name, tenant, idempotency key), and for the moment in which one is claimed,
+--     renewed or settled.
 -- index: job_pkey, job_unique_idx; settled_pkey for a supplied id
 -- fence: none, nobody holds the job yet
 -- clock: clock_timestamp(), so that a long transaction does not backdate its jobs
@@ -42,25 +43,38 @@ returning id;
 -- tx: the transaction of the caller
 -- locks: the new rows, inserted in order of (tenant, key digest, id), so that two bulk enqueues of the
 --     same keys wait for each other and never deadlock. An existing job is read, not locked.
+--     Waits as EnqueueJob does.
 -- index: job_pkey, job_unique_idx; settled_pkey for supplied ids
 -- fence: none, nobody holds the jobs yet
--- clock: clock_timestamp() for each row
+-- clock: clock_timestamp() for each row, in the order given, which is so the order of equal priorities
 -- rows: one for each input row, in no order, told apart by its run id as asked: created; existing with
 --     the id and run id of the job that has the key or the id; unknown (the job in the way was not
---     visible to this statement: FindEnqueued, or a second try, tells).
--- cost: as EnqueueJob for each row, and one sort of the input; one probe for each row that is not new
+--     visible to this statement, or the id repeats inside the batch: FindEnqueued tells).
+-- cost: as EnqueueJob for each row, and one sort of the input; up to three probes for each row that is
+--     not new. Linear in the rows.
 -- errors: lock timeout, deadlock or serialization failure while waiting for the same key
 -- nullable: id, run_id
-with /* jobs:enqueue_jobs */ asked as (
+with /* jobs:enqueue_jobs */ asked as materialized (
     select
-        unnest(@ids::uuid[]) as id,
-        unnest(@run_ids::uuid[]) as run_id,
-        unnest(@tenants::text[]) as tenant,
-        unnest(@priorities::smallint[]) as priority,
-        unnest(@run_ats::timestamptz[]) as run_at,
-        unnest(@delays::interval[]) as delay,
-        unnest(@idempotency_keys::text[]) as idempotency_key,
-        unnest(@inputs::text[]) as input
+        listed.id,
+        listed.run_id,
+        listed.tenant,
+        listed.priority,
+        coalesce(listed.run_at, clock_timestamp() + listed.delay) as available_at, /* in input order */
+        listed.idempotency_key,
+        sha256(convert_to(listed.idempotency_key, 'UTF8')) as unique_key,
+        listed.input
+    from (
+        select
+            unnest(@ids::uuid[]) as id,
+            unnest(@run_ids::uuid[]) as run_id,
+            unnest(@tenants::text[]) as tenant,
+            unnest(@priorities::smallint[]) as priority,
+            unnest(@run_ats::timestamptz[]) as run_at,
+            unnest(@delays::interval[]) as delay,
+            unnest(@idempotency_keys::text[]) as idempotency_key,
+            unnest(@inputs::text[]) as input
+    ) as listed
 ),
 
 keyed as materialized (
@@ -69,12 +83,14 @@ keyed as materialized (
         a.run_id,
         a.tenant,
         a.priority,
-        a.run_at,
-        a.delay,
+        a.available_at,
         a.idempotency_key,
-        sha256(convert_to(a.idempotency_key, 'UTF8')) as unique_key,
-        a.input
+        a.unique_key,
+        a.input,
+        first_value(a.id) over twins as first_id,
+        first_value(a.run_id) over twins as first_run_id
     from asked as a
+    window twins as (partition by a.tenant, a.unique_key order by a.id)
 ),
 
 added as (
@@ -89,7 +105,7 @@ added as (
         @name::text,
         k.tenant,
         k.priority,
-        coalesce(k.run_at, clock_timestamp() + k.delay),
+        k.available_at,
         @max_attempts::bigint,
         @dead_letter::boolean,
         @idempotency_scope::text,
@@ -104,7 +120,7 @@ added as (
         or not exists (select 1 from jobs.settled as s where s.id = k.id)
     order by k.tenant, k.unique_key, k.id
     on conflict do nothing
-    returning id, run_id, tenant, unique_key
+    returning id, run_id
 )
 
 select
@@ -122,12 +138,11 @@ select
 from keyed as k
 left join lateral (
     select
-        twin.id,
-        twin.run_id
-    from added as twin /* the key or the id repeats inside this very batch */
+        k.first_id as id,
+        k.first_run_id as run_id
     where
-        (twin.tenant = k.tenant and twin.unique_key = k.unique_key)
-        or twin.id = k.id
+        k.unique_key is not null /* the key repeats inside this very batch, and the first one is new */
+        and k.first_run_id in (select a.run_id from added as a)
     union all
     select
         j.id,

@@ -29,14 +29,14 @@ renewed as (
     update jobs.job as j
     set lease_expires_at = now() + @lease::interval
     where j.id = any(array(select h.id from held as h))
-    returning j.id
+    returning j.id, j.claims
 )
 
 select
     a.id::uuid as id,
     a.claims::bigint as claims,
     (case
-        when a.id in (select r.id from renewed as r) then 'renewed'
+        when (a.id, a.claims) in (select r.id, r.claims from renewed as r) then 'renewed'
         when exists (
             select 1
             from jobs.job as j

@@ -8,21 +8,33 @@
 -- index: job_pkey, settled_pkey
 -- fence: claims and worker, tested in the locking step
 -- clock: clock_timestamp() for the next due time, so that an open transaction does not backdate it
--- rows: one for each pair asked. landed, with the state the job is in now; repeated (this settle had
+-- rows: one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had
 --     landed before, its reply was lost: a success without a second effect); again (the row is held by
 --     another statement: send it again); lost (taken away: the effect does not count).
 -- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
 --     Counters are one insert a name and outcome.
 -- nullable: @error_types, state
 with /* jobs:settle_jobs */ asked as (
-    select
-        unnest(@ids::uuid[]) as id,
-        unnest(@claims::bigint[]) as claims,
-        unnest(@outcomes::text[]) as outcome,
-        unnest(@delays::interval[]) as delay,
-        unnest(@error_types::text[]) as error_type,
-        unnest(@error_messages::text[]) as error_message,
-        unnest(@tracebacks::text[]) as traceback
+    select distinct on (listed.id, listed.claims)
+        listed.id,
+        listed.claims,
+        listed.outcome,
+        listed.delay,
+        listed.error_type,
+        listed.error_message,
+        listed.traceback
+    from (
+        select
+            generate_subscripts(@ids::uuid[], 1) as place,
+            unnest(@ids::uuid[]) as id,
+            unnest(@claims::bigint[]) as claims,
+            unnest(@outcomes::text[]) as outcome,
+            unnest(@delays::interval[]) as delay,
+            unnest(@error_types::text[]) as error_type,
+            unnest(@error_messages::text[]) as error_message,
+            unnest(@tracebacks::text[]) as traceback
+    ) as listed
+    order by listed.id, listed.claims, listed.place
 ),
 
 held as materialized (
@@ -46,7 +58,9 @@ held as materialized (
         j.claimed_at,
         j.created_at,
         j.input,
-        coalesce(a.error_type || ': ' || left(a.error_message, 1000), j.last_error) as last_error,
+        coalesce(
+            a.error_type || ': ' || left(coalesce(a.error_message, ''), 1000), j.last_error
+        ) as last_error,
         a.delay,
         a.error_type,
         a.error_message,
@@ -132,7 +146,7 @@ kept as (
         available_at = clock_timestamp()
         + least(greatest(h.delay, interval '0'), interval '3650 days'),
         attempt = case when h.outcome = 'released' then greatest(j.attempt - 1, 0) else j.attempt end,
-        last_error = coalesce(h.error_type || ': ' || left(h.error_message, 1000), j.last_error)
+        last_error = h.last_error
     from held as h
     where j.id = h.id and h.outcome in ('retry', 'released')
 ),
@@ -199,4 +213,4 @@ select
     )::text,
     null
 from asked as a
-where a.id not in (select h.id from held as h);
+where (a.id, a.claims) not in (select h.id, h.claims from held as h);
