@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+from uuid import UUID
 
 
 class JobsError(Exception):
-    """Base of all errors of the library.
+    """Base of all errors of the library. They can be pickled.
 
     Attributes:
         code: Stable identifier, also the anchor in ``docs/errors.md``.
+        cause: What went wrong, in one line.
         fix: What to do about it, in one sentence.
+        index: Position of the bad item in a bulk call, else None.
     """
 
     code: ClassVar[str] = "JOBS_ERROR"
+    cause: str
     fix: str = "See docs/errors.md."
+    index: int | None = None
 
     def __init__(self, cause: str, *, fix: str | None = None) -> None:
         super().__init__(cause)
@@ -27,6 +32,22 @@ class JobsError(Exception):
 
     def __str__(self) -> str:
         return f"{self.cause} [{self.code}] Fix: {self.fix}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+    def at_item(self, index: int) -> None:
+        """Note that the error is about the item at ``index`` of a bulk call."""
+        self.index = index
+        self.cause = f"item {index}: {self.cause}"
+        self.args = (self.cause,)
+
+
+def _restore(kind: type[JobsError], args: tuple[Any, ...], state: dict[str, Any]) -> JobsError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class DeclarationError(JobsError, ValueError):
@@ -55,6 +76,13 @@ class DuplicateName(DeclarationError):
 
     code = "JOB_NAME_DUPLICATE"
     fix = "Give each job its own name with name=..., and export each handle once."
+
+
+class ModuleShadowed(JobsError, ImportError):
+    """Raised when a module of the application is called ``jobs``, the name of this library."""
+
+    code = "JOB_MODULE_SHADOWED"
+    fix = "Rename the application's jobs.py, for example to background.py, and import that."
 
 
 class ConfigError(JobsError, ValueError):
@@ -88,27 +116,51 @@ class InvalidInput(EnqueueError, ValueError):
     code = "JOB_INPUT_INVALID"
     fix = "Correct the value at the path named in the message; nothing was enqueued."
 
-    def __init__(
-        self, cause: str, *, field: str, index: int | None = None, fix: str | None = None
-    ) -> None:
-        where = field if index is None else f"item {index}: {field}"
-        super().__init__(f"{where}: {cause}", fix=fix)
+    def __init__(self, cause: str, *, field: str, fix: str | None = None) -> None:
+        super().__init__(f"{field}: {cause}", fix=fix)
         self.reason = cause
         self.field = field
-        self.index = index
 
 
 class DuplicateJob(EnqueueError):
-    """Raised for ``on_conflict="raise"`` when the idempotency key or the id is taken."""
+    """Raised for ``on_conflict="raise"`` when the idempotency key or the id is taken.
+
+    Attributes:
+        id: Id of the job that has it.
+        run_id: Run id of that job.
+    """
 
     code = "JOB_DUPLICATE"
     fix = "Use the default on_conflict='return' to receive the existing job instead."
+
+    def __init__(self, cause: str, *, id: UUID, run_id: UUID) -> None:
+        super().__init__(cause)
+        self.id = id
+        self.run_id = run_id
+
+
+class ConnectionUnsupported(EnqueueError, TypeError):
+    """Raised when something other than a psycopg 3 connection is given to enqueue on."""
+
+    code = "JOB_CONNECTION_UNSUPPORTED"
+    fix = "Pass a psycopg.Connection or psycopg.AsyncConnection, for example one from a pool."
+
+
+class IsolationUnsupported(EnqueueError):
+    """Raised when a job with a supplied id is enqueued in a transaction stricter than READ COMMITTED.
+
+    Whether a job of that id has finished meanwhile can only be told by a second, fresh snapshot.
+    """
+
+    code = "JOB_ISOLATION_UNSUPPORTED"
+    fix = "Enqueue in a READ COMMITTED transaction, or leave id= away."
 
 
 class EnqueueContended(EnqueueError):
     """Raised when the database gave up waiting for another session that enqueues the same key.
 
-    The psycopg error (lock timeout, deadlock, serialization failure) is the ``__cause__``.
+    The psycopg error (lock timeout, deadlock, serialization failure) is the ``__cause__``; there is
+    none where other sessions took and released the key again and again between two tries.
     The caller's transaction must be rolled back; trying it again is safe.
     """
 
@@ -186,10 +238,47 @@ class MigrationError(JobsError):
 
 
 class MigrationRightsMissing(MigrationError):
-    """Raised before anything is changed when the role lacks a right that installing needs."""
+    """Raised before anything is changed when the role lacks a right that installing needs.
+
+    Attributes:
+        missing: What is missing, for example ``("create on schema jobs",)``.
+        grants: The statements that give it, for the owner to review and run.
+    """
 
     code = "JOB_MIGRATION_RIGHTS_MISSING"
     fix = "Grant the rights named in the message, or let the owner run `jobs migrate --print`."
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        missing: tuple[str, ...] = (),
+        grants: tuple[str, ...] = (),
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(cause, fix=fix)
+        self.missing = missing
+        self.grants = grants
+
+
+class MigrationBusy(MigrationError):
+    """Raised when other sessions kept a table, or the migration lock, for too long.
+
+    Nothing was changed. Each try gave up after a short wait, so that nobody queued behind it.
+    """
+
+    code = "JOB_MIGRATION_BUSY"
+    fix = "End the sessions named in the message or wait for them, then run `jobs migrate` again."
+
+
+class MigrationInTransaction(MigrationError):
+    """Raised when migrate() is given a connection that is already in a transaction.
+
+    It needs its own, to give locks back while others wait and to try again.
+    """
+
+    code = "JOB_MIGRATION_IN_TRANSACTION"
+    fix = "Pass a connection with no transaction open, or a connection string."
 
 
 class MigrationChanged(MigrationError):
@@ -211,3 +300,10 @@ class SchemaTooNew(MigrationError):
 
     code = "JOB_SCHEMA_TOO_NEW"
     fix = "Upgrade sql-jobs in this process."
+
+
+class DatabaseUnreachable(JobsError, ConnectionError):
+    """Raised when no session can be opened. The psycopg error is the ``__cause__``."""
+
+    code = "JOB_DATABASE_UNREACHABLE"
+    fix = "Check the connection string and that the server is up and accepts this role."

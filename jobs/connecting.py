@@ -1,0 +1,45 @@
+"""Sessions for calls that take a connection or a connection string."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+from psycopg.pq import TransactionStatus
+
+from jobs.errors import DatabaseUnreachable
+
+__all__ = ["brief", "session"]
+
+
+@contextmanager
+def session(conn_or_dsn: Connection[Any] | str) -> Iterator[Connection[Any]]:
+    """The caller's connection, or one of our own for the length of the block."""
+    if isinstance(conn_or_dsn, Connection):
+        yield conn_or_dsn
+        return
+    try:
+        # No prepared statements: the string may lead to a pooler.
+        conn = psycopg.connect(
+            conn_or_dsn,
+            autocommit=True,
+            prepare_threshold=None,
+            fallback_application_name="sql-jobs",
+        )
+    except psycopg.ProgrammingError as error:
+        # libpq's message quotes the string, password included.
+        raise DatabaseUnreachable("the connection string cannot be read") from error
+    except psycopg.OperationalError as error:
+        raise DatabaseUnreachable(f"cannot connect: {str(error).strip()}") from error
+    with conn:
+        yield conn
+
+
+def brief(conn: Connection[Any]) -> AbstractContextManager[Any]:
+    """End the transaction that reading would leave open on a connection without autocommit."""
+    if conn.autocommit or conn.info.transaction_status is not TransactionStatus.IDLE:
+        return nullcontext()
+    return conn.transaction()
