@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +51,14 @@ def spawn(
             )
 
     return _spawner.submit(run).result()
+
+
+def end_with_parent() -> None:
+    """From now on this process gets SIGKILL when the one that started it dies (Linux)."""
+    if sys.platform != "linux":
+        return
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def end_group(process: subprocess.Popen[bytes], timeout: float = 10.0) -> None:

@@ -15,6 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 from pytest_postgresql import factories
 
 from devkit import postgres
+from devkit.process import end_with_parent
 from devkit.rundir import run_dir
 from tests.support.server import SETTINGS, Clones, load_schema, use_shared_server
 from tests.support.stepped import Session
@@ -28,7 +29,9 @@ _template = factories.postgresql_noproc(load=[load_schema])
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the server before pytest-xdist starts its processes, which inherit it."""
-    if config.getoption("numprocesses", None):
+    if hasattr(config, "workerinput"):
+        end_with_parent()  # else a killed run's processes hold on for many seconds
+    elif config.getoption("numprocesses", None):
         use_shared_server(config)
 
 

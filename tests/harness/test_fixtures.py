@@ -5,11 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
 from tests.support.server import RUN_VARIABLE, Clones
+
+pytestmark = pytest.mark.majors
 
 
 def test_each_clone_is_isolated(clones: Clones) -> None:

@@ -12,6 +12,8 @@ from tests.support.stepped import Session
 
 Sessions = Callable[..., Session]
 
+pytestmark = pytest.mark.majors
+
 
 @pytest.fixture
 def table(conn: Connection[Any]) -> None:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 from psycopg import Connection, RawCursor, sql
@@ -108,29 +108,20 @@ class _CapturedError(Exception):
     pass
 
 
-class _Capture:
+class _Capture(RawCursor[Any]):
     """Takes the place of the cursor in a generated function and keeps what it would send."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __enter__(self) -> _Capture:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def execute(self, text: str, params: tuple[str | None, ...] = (), **_: Any) -> None:
-        raise _CapturedError(text, params)
+    def execute(self, query: Any, params: Any = None, **_: Any) -> NoReturn:
+        raise _CapturedError(query, params or ())
 
 
-def encoded(name: str, **params: Any) -> tuple[str, tuple[str | None, ...]]:
+def encoded(conn: Connection[Any], name: str, **params: Any) -> tuple[str, tuple[str | None, ...]]:
     """The text and the encoded parameters that the generated function of a statement sends."""
     statement = STATEMENTS[name]
     module = importlib.import_module(f"jobs_sql.{statement.module}")
     with patch.object(module, "RawCursor", _Capture):
         try:
-            getattr(module, statement.function)(None, **params)
+            getattr(module, statement.function)(conn, **params)
         except _CapturedError as call:
             text, values = call.args
             return text, values
@@ -145,7 +136,7 @@ def explain(conn: Connection[Any], name: str, *, generic: bool = False, **params
     generic: plan it once for all values, as a prepared statement is after five runs.
     Planning it once before warms the session's caches, so that equal calls give equal buffers.
     """
-    text, values = encoded(name, **params)
+    text, values = encoded(conn, name, **params)
     with RawCursor(conn, row_factory=tuple_row) as cursor, _watched(cursor):
         if generic:
             cursor.execute(f"prepare {_PROBE} as {text}")

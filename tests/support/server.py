@@ -28,6 +28,8 @@ SETTINGS = {
     "log_lock_waits": "off",
     "track_io_timing": "off",
     "timezone": "UTC",
+    # In the data directory, so that a killed server leaves no segment behind in /dev/shm.
+    "dynamic_shared_memory_type": "mmap",
 }
 
 
