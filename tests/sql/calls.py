@@ -14,12 +14,13 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from psycopg import Connection, sql
+from pydantic import TypeAdapter
+
 from jobs_sql import claim as claim_sql
 from jobs_sql import enqueue as enqueue_sql
 from jobs_sql import lease as lease_sql
 from jobs_sql import settle as settle_sql
-from psycopg import Connection
-from pydantic import TypeAdapter
 
 Row = TypeVar("Row", bound=NamedTuple)
 Held = tuple[UUID, int]
@@ -52,7 +53,8 @@ def strict_uuids(values: Iterable[Any]) -> list[UUID]:
 def new_id() -> UUID:
     """A UUID of version 7: later ones sort behind earlier ones of another millisecond."""
     stamp = time.time_ns() // 1_000_000
-    return UUID(int=stamp << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62))
+    high = stamp << 80 | 7 << 76 | secrets.randbits(12) << 64
+    return UUID(int=high | 2 << 62 | secrets.randbits(62))
 
 
 # --- enqueue
@@ -126,9 +128,7 @@ def enqueue_many(
         "enqueued_by": None,
         "ids_supplied": any(item.id for item in items),
     }
-    rows = strict(
-        enqueue_sql.EnqueueJobsRow, enqueue_sql.enqueue_jobs(conn, **(given | over))
-    )
+    rows = strict(enqueue_sql.EnqueueJobsRow, enqueue_sql.enqueue_jobs(conn, **(given | over)))
     by_run = {row.asked_run_id: row for row in rows}
     assert len(by_run) == len(rows) == len(items), "one answer for each row asked"
     return [by_run[run_id] for run_id in run_ids]
@@ -182,13 +182,12 @@ def seed(conn: Connection[Any], count: int, **columns: str) -> list[UUID]:
         "max_attempts": "3",
         "input": "'{}'",
     } | columns
-    rows = conn.execute(
-        f"""
-        insert into jobs.job ({", ".join(values)})
-        select {", ".join(values.values())} from generate_series(1, {count}) as s (i)
-        returning id
-        """.encode()
-    ).fetchall()
+    insert = sql.SQL("insert into jobs.job ({}) select {} from generate_series(1, {}) as s (i)")
+    names = sql.SQL(", ").join(map(sql.Identifier, values))
+    # Expressions written in the tests themselves.
+    sources = sql.SQL(", ").join(sql.SQL(source) for source in values.values())  # type: ignore[arg-type]
+    statement = insert.format(names, sources, count) + sql.SQL(" returning id")
+    rows = conn.execute(statement).fetchall()
     return [row[0] for row in rows]
 
 
@@ -236,8 +235,8 @@ def claim_one(conn: Connection[Any], **named: Any) -> claim_sql.ClaimJobsRow:
 
 
 def running(conn: Connection[Any], *, worker: str = "w1", **over: Any) -> Held:
-    """Enqueue one job and claim it: its id and fencing token."""
-    id = made(conn, **over)
+    """Enqueue one job, due before all others, and claim it: its id and fencing token."""
+    id = made(conn, **({"run_at": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)} | over))
     row = claim_one(conn, queues={over.get("queue", "q"): 1}, worker=worker)
     assert row.id == id
     return row.id, row.claims

@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from psycopg import Connection
+from psycopg import Connection, sql
 from psycopg.rows import dict_row
-
-from tests.sql.calls import Held
 
 
 def one(conn: Connection[Any], table: str, id: UUID) -> dict[str, Any] | None:
     """A row of ``job`` or ``settled`` with all its columns, xmin and xmax too."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        query = f"select xmin, xmax, ctid, t.*, input::text as input from jobs.{table} as t"
-        return cursor.execute(f"{query} where id = %s".encode(), [id]).fetchone()
+        query = sql.SQL(
+            "select xmin, xmax, ctid, t.*, input::text as input from jobs.{} as t where id = %s"
+        )
+        return cursor.execute(query.format(sql.Identifier(table)), [id]).fetchone()
 
 
 def job(conn: Connection[Any], id: UUID) -> dict[str, Any]:
