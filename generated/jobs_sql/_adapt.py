@@ -15,10 +15,12 @@ from psycopg.abc import Loader
 from psycopg.adapt import AdaptersMap, PyFormat
 from psycopg.postgres import register_default_adapters, register_default_types
 from psycopg.pq import Format
+from psycopg.types.array import register_all_arrays
 
 _DEFAULT: Final = AdaptersMap()
 register_default_types(_DEFAULT.types)
 register_default_adapters(_DEFAULT)
+register_all_arrays(_DEFAULT)
 _STR: Final = _DEFAULT.get_dumper(str, PyFormat.AUTO)
 
 

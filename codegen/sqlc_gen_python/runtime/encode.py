@@ -18,6 +18,9 @@ from uuid import UUID
 # Any: the functions of the modules carry the precise types.
 Encoder: TypeAlias = Callable[[Any], str]
 
+# Python allows offsets of up to a day, PostgreSQL reads them up to here.
+_WIDEST_OFFSET = dt.timedelta(hours=15, minutes=59, seconds=59)
+
 _MOST_EXACT_DAYS = 106_000_000
 
 
@@ -83,7 +86,7 @@ def timestamptz(value: dt.datetime) -> str:
     offset = value.utcoffset()
     if offset is None:
         raise ValueError(f"naive datetime {value!r}: give it a time zone")
-    if offset.microseconds:
+    if offset.microseconds or abs(offset) > _WIDEST_OFFSET:
         value = value.astimezone(dt.UTC)
     return value.isoformat(" ")
 
