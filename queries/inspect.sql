@@ -5,12 +5,13 @@
 -- locks: none
 -- index: job_pkey, settled_pkey
 -- fence: none, it reads
--- clock: now() to tell ready from delayed
--- rows: the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just
---     being moved is seen exactly once.
+-- clock: statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the
+--     same transaction reads as ready
+-- rows: the job, or nothing. Live and finished rows are read under one snapshot, so a job that is
+--     just being moved is seen exactly once.
 -- cost: two unique probes
--- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+-- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason,
+--     last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:get_job */
     both_tables.id,
     both_tables.run_id,
@@ -42,9 +43,7 @@ from (
         j.queue,
         j.name,
         j.tenant,
-        (
-            case when j.state = 'ready' and j.available_at > now() then 'delayed' else j.state end
-        )::text as state,
+        shown.state,
         j.priority,
         j.attempt,
         j.max_attempts,
@@ -63,6 +62,14 @@ from (
         j.enqueued_by,
         j.input::text as input
     from jobs.job as j
+    cross join lateral (
+        select
+            case
+                when j.state <> 'ready' then j.state
+                when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+                else 'delayed'
+            end as state
+    ) as shown
     where j.id = @id::uuid
     union all
     select
@@ -121,15 +128,19 @@ order by a.claims;
 -- callers: jobs.inspect (list_jobs)
 -- tx: any
 -- locks: none
--- index: job_pkey, settled_pkey; settled_unsuccessful_idx may serve a filter by queue and state
+-- index: job_pkey, settled_pkey; settled_unsuccessful_idx for a filter by an unsuccessful state
 -- fence: none, it reads
--- clock: now() to tell ready from delayed
--- rows: at most @page_size in order of id desc, after the last row of the page before when @cursor is given. Ids are unique and
---     never change, also while a job moves between the tables, so a walk sees each job that existed
---     throughout exactly once and ends. Ids made by the library are in order of creation.
--- cost: two index walks that stop at the page; a rare filter walks further
--- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+-- clock: statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the
+--     same transaction reads as ready
+-- rows: at most @page_size, in order of id desc, those after @cursor when it is given. An id is
+--     unique and never changes, also while its job moves from one table to the other, so a walk
+--     sees each job that existed throughout exactly once, and ends. The job of the cursor itself
+--     may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs
+--     without a tenant.
+-- cost: two index walks that start at the cursor and stop at the page. A filter by state leaves
+--     out the table that cannot hold it; another rare filter walks further.
+-- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason,
+--     last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_newest */
     both_tables.id,
     both_tables.run_id,
@@ -161,9 +172,7 @@ from (
             j.queue,
             j.name,
             j.tenant,
-            (
-            case when j.state = 'ready' and j.available_at > now() then 'delayed' else j.state end
-        )::text as state,
+            shown.state,
             j.priority,
             j.attempt,
             j.max_attempts,
@@ -181,14 +190,23 @@ from (
             j.traceparent,
             j.enqueued_by
         from jobs.job as j
+        cross join lateral (
+            select
+                case
+                    when j.state <> 'ready' then j.state
+                    when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+                    else 'delayed'
+                end as state
+        ) as shown
         where
-            (sqlc.narg('cursor')::uuid is null or j.id < sqlc.narg('cursor')::uuid)
-            and (
-                sqlc.narg('state')::text is null
-                or case
-                    when j.state = 'ready' and j.available_at > now() then 'delayed' else j.state
-                end = sqlc.narg('state')::text
+            j.id <= coalesce(
+                sqlc.narg('cursor')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid
             )
+            and j.id is distinct from sqlc.narg('cursor')::uuid
+            and coalesce(sqlc.narg('state')::text, 'ready') in (
+                'ready', 'delayed', 'running', 'suspended', 'blocked'
+            )
+            and (sqlc.narg('state')::text is null or shown.state = sqlc.narg('state')::text)
             and (sqlc.narg('queue')::text is null or j.queue = sqlc.narg('queue')::text)
             and (sqlc.narg('name')::text is null or j.name = sqlc.narg('name')::text)
             and (sqlc.narg('tenant')::text is null or j.tenant = sqlc.narg('tenant')::text)
@@ -222,7 +240,13 @@ from (
             s.enqueued_by
         from jobs.settled as s
         where
-            (sqlc.narg('cursor')::uuid is null or s.id < sqlc.narg('cursor')::uuid)
+            s.id <= coalesce(
+                sqlc.narg('cursor')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid
+            )
+            and s.id is distinct from sqlc.narg('cursor')::uuid
+            and coalesce(sqlc.narg('state')::text, 'completed') in (
+                'completed', 'failed', 'dead', 'cancelled'
+            )
             and (sqlc.narg('state')::text is null or s.state = sqlc.narg('state')::text)
             and (sqlc.narg('queue')::text is null or s.queue = sqlc.narg('queue')::text)
             and (sqlc.narg('name')::text is null or s.name = sqlc.narg('name')::text)
@@ -239,15 +263,19 @@ limit @page_size::integer;
 -- callers: jobs.inspect (list_jobs)
 -- tx: any
 -- locks: none
--- index: job_pkey, settled_pkey; settled_unsuccessful_idx may serve a filter by queue and state
+-- index: job_pkey, settled_pkey; settled_unsuccessful_idx for a filter by an unsuccessful state
 -- fence: none, it reads
--- clock: now() to tell ready from delayed
--- rows: at most @page_size in order of id, after the last row of the page before when @cursor is given. Ids are unique and
---     never change, also while a job moves between the tables, so a walk sees each job that existed
---     throughout exactly once and ends. Ids made by the library are in order of creation.
--- cost: two index walks that stop at the page; a rare filter walks further
--- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+-- clock: statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the
+--     same transaction reads as ready
+-- rows: at most @page_size, in order of id, those after @cursor when it is given. An id is
+--     unique and never changes, also while its job moves from one table to the other, so a walk
+--     sees each job that existed throughout exactly once, and ends. The job of the cursor itself
+--     may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs
+--     without a tenant.
+-- cost: two index walks that start at the cursor and stop at the page. A filter by state leaves
+--     out the table that cannot hold it; another rare filter walks further.
+-- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason,
+--     last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_oldest */
     both_tables.id,
     both_tables.run_id,
@@ -279,9 +307,7 @@ from (
             j.queue,
             j.name,
             j.tenant,
-            (
-            case when j.state = 'ready' and j.available_at > now() then 'delayed' else j.state end
-        )::text as state,
+            shown.state,
             j.priority,
             j.attempt,
             j.max_attempts,
@@ -299,14 +325,23 @@ from (
             j.traceparent,
             j.enqueued_by
         from jobs.job as j
+        cross join lateral (
+            select
+                case
+                    when j.state <> 'ready' then j.state
+                    when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+                    else 'delayed'
+                end as state
+        ) as shown
         where
-            (sqlc.narg('cursor')::uuid is null or j.id > sqlc.narg('cursor')::uuid)
-            and (
-                sqlc.narg('state')::text is null
-                or case
-                    when j.state = 'ready' and j.available_at > now() then 'delayed' else j.state
-                end = sqlc.narg('state')::text
+            j.id >= coalesce(
+                sqlc.narg('cursor')::uuid, '00000000-0000-0000-0000-000000000000'::uuid
             )
+            and j.id is distinct from sqlc.narg('cursor')::uuid
+            and coalesce(sqlc.narg('state')::text, 'ready') in (
+                'ready', 'delayed', 'running', 'suspended', 'blocked'
+            )
+            and (sqlc.narg('state')::text is null or shown.state = sqlc.narg('state')::text)
             and (sqlc.narg('queue')::text is null or j.queue = sqlc.narg('queue')::text)
             and (sqlc.narg('name')::text is null or j.name = sqlc.narg('name')::text)
             and (sqlc.narg('tenant')::text is null or j.tenant = sqlc.narg('tenant')::text)
@@ -340,7 +375,13 @@ from (
             s.enqueued_by
         from jobs.settled as s
         where
-            (sqlc.narg('cursor')::uuid is null or s.id > sqlc.narg('cursor')::uuid)
+            s.id >= coalesce(
+                sqlc.narg('cursor')::uuid, '00000000-0000-0000-0000-000000000000'::uuid
+            )
+            and s.id is distinct from sqlc.narg('cursor')::uuid
+            and coalesce(sqlc.narg('state')::text, 'completed') in (
+                'completed', 'failed', 'dead', 'cancelled'
+            )
             and (sqlc.narg('state')::text is null or s.state = sqlc.narg('state')::text)
             and (sqlc.narg('queue')::text is null or s.queue = sqlc.narg('queue')::text)
             and (sqlc.narg('name')::text is null or s.name = sqlc.narg('name')::text)
@@ -353,53 +394,70 @@ order by both_tables.id
 limit @page_size::integer;
 
 -- name: QueueStats :many
--- purpose: how many jobs of each queue are in each state, and how long the oldest due one has waited.
+-- purpose: how many jobs of each queue are in each state, and how long the oldest due one has
+--     waited.
 -- callers: jobs.inspect (queue_stats)
 -- tx: any
 -- locks: none
 -- index: settled_unsuccessful_idx for the dead ones; live rows are read once
 -- fence: none, it reads
--- clock: now()
+-- clock: statement_timestamp(), as the listings
 -- rows: one a queue that has a live or a dead job, in order of the queue name. Each live job is in
---     exactly one of ready, delayed, running, suspended, blocked.
+--     exactly one of ready, delayed, running, suspended, blocked, other (a state added later).
 -- cost: one pass over the live rows and over the index of dead letters. Never reads completed rows.
 -- nullable: oldest_ready_seconds, -queue
 with /* jobs:queue_stats */ live as (
     select
         j.queue,
-        count(*) filter (where j.state = 'ready' and j.available_at <= now()) as ready,
-        count(*) filter (where j.state = 'ready' and j.available_at > now()) as delayed,
-        count(*) filter (where j.state = 'running') as running,
-        count(*) filter (where j.state = 'suspended') as suspended,
-        count(*) filter (where j.state = 'blocked') as blocked,
-        min(j.available_at) filter (
-            where j.state = 'ready' and j.available_at <= now()
-        ) as oldest_ready_at
+        j.available_at,
+        case
+            when j.state <> 'ready' then j.state
+            when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+            else 'delayed'
+        end as state
     from jobs.job as j
-    group by j.queue
+),
+
+counted as (
+    select
+        l.queue,
+        pg_catalog.count(*) filter (where l.state = 'ready') as ready,
+        pg_catalog.count(*) filter (where l.state = 'delayed') as delayed,
+        pg_catalog.count(*) filter (where l.state = 'running') as running,
+        pg_catalog.count(*) filter (where l.state = 'suspended') as suspended,
+        pg_catalog.count(*) filter (where l.state = 'blocked') as blocked,
+        pg_catalog.count(*) filter (
+            where l.state not in ('ready', 'delayed', 'running', 'suspended', 'blocked')
+        ) as other,
+        pg_catalog.min(l.available_at) filter (where l.state = 'ready') as oldest_ready_at
+    from live as l
+    group by l.queue
 ),
 
 ended as (
     select
         s.queue,
-        count(*) as dead
+        pg_catalog.count(*) as dead
     from jobs.settled as s
     where s.state = 'dead'
     group by s.queue
 )
 
 select
-    coalesce(l.queue, e.queue)::text as queue,
-    coalesce(l.ready, 0)::bigint as ready,
-    coalesce(l.delayed, 0)::bigint as delayed,
-    coalesce(l.running, 0)::bigint as running,
-    coalesce(l.suspended, 0)::bigint as suspended,
-    coalesce(l.blocked, 0)::bigint as blocked,
+    coalesce(c.queue, e.queue)::text as queue,
+    coalesce(c.ready, 0)::bigint as ready,
+    coalesce(c.delayed, 0)::bigint as delayed,
+    coalesce(c.running, 0)::bigint as running,
+    coalesce(c.suspended, 0)::bigint as suspended,
+    coalesce(c.blocked, 0)::bigint as blocked,
+    coalesce(c.other, 0)::bigint as other,
     coalesce(e.dead, 0)::bigint as dead,
-    extract(epoch from now() - l.oldest_ready_at)::float8 as oldest_ready_seconds
-from live as l
-full outer join ended as e on l.queue = e.queue
-order by 1;
+    extract(
+        epoch from pg_catalog.statement_timestamp() - c.oldest_ready_at
+    )::float8 as oldest_ready_seconds
+from counted as c
+full outer join ended as e on c.queue = e.queue
+order by coalesce(c.queue, e.queue);
 
 -- name: OutcomeCounts :many
 -- purpose: how many jobs of each name ended how, in the last minutes.
@@ -408,14 +466,17 @@ order by 1;
 -- locks: none
 -- index: counter_bucket_idx
 -- fence: none, it reads
--- clock: now()
+-- clock: statement_timestamp()
 -- rows: one a job name and outcome that occurred, in order of both
 -- cost: one index range, some rows a minute and job name
 select /* jobs:outcome_counts */
     c.name,
     c.outcome,
-    sum(c.amount)::bigint as amount
+    pg_catalog.sum(c.amount)::bigint as amount
 from jobs.counter as c
-where c.bucket >= date_trunc('minute', now() - @since::interval)
+where
+    c.bucket >= pg_catalog.date_trunc(
+        'minute', pg_catalog.statement_timestamp() - @since::interval
+    )
 group by c.name, c.outcome
 order by c.name, c.outcome;

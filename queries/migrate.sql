@@ -8,18 +8,18 @@
 -- rows: one. writable is false on a standby and in a read-only transaction; migration_exists says
 --     whether jobs.migration can be read at all.
 -- cost: catalog look-ups
+-- nullable: -schema_exists, -migration_exists
 select /* jobs:schema_status */
     current_user::text as role_name,
     pg_catalog.current_database()::text as database_name,
     pg_catalog.current_setting('server_version_num')::integer as server_version,
     pg_catalog.current_setting('transaction_read_only')::text = 'off' as writable,
-    exists (select 1 from pg_catalog.pg_namespace as n where n.nspname = 'jobs') as schema_exists,
-    exists (
-        select 1
-        from pg_catalog.pg_class as c
-        inner join pg_catalog.pg_namespace as n on c.relnamespace = n.oid
-        where n.nspname = 'jobs' and c.relname = 'migration' and c.relkind = 'r'
-    ) as migration_exists;
+    (n.oid is not null)::boolean as schema_exists,
+    (c.oid is not null)::boolean as migration_exists
+from (select 'jobs'::pg_catalog.name as nspname) as wanted
+left join pg_catalog.pg_namespace as n on wanted.nspname = n.nspname
+left join pg_catalog.pg_class as c
+    on n.oid = c.relnamespace and c.relname = 'migration' and c.relkind = 'r';
 
 -- name: MissingRights :many
 -- purpose: which rights the role lacks to read what is installed and to install the rest, before
@@ -29,8 +29,8 @@ select /* jobs:schema_status */
 -- locks: none
 -- index: pg_namespace_nspname_index, pg_class_relname_nsp_index
 -- fence: none, it reads
--- rows: one for each right that is missing, in the order in which they are needed; none where all are
---     there. to_read marks those that even a check needs.
+-- rows: one for each right that is missing, in the order in which they are needed; none where all
+--     are there. to_read marks those that even a check needs.
 -- cost: catalog look-ups
 with /* jobs:missing_rights */ installed as (
     select
@@ -128,15 +128,14 @@ from jobs.migration as m
 order by m.version;
 
 -- name: BeginMigration :exec
--- purpose: open the migrating transaction of a printed script. Read committed, because what another
---     migration did must be seen after waiting for it.
+-- purpose: open the migrating transaction of a printed script.
 -- callers: jobs.migrate (render, as text; while migrating itself the driver sends the same)
 -- tx: opens it
 -- locks: none
 -- index: none
 -- fence: none
 -- cost: one call
-begin /* jobs:begin_migration */ transaction isolation level read committed;
+begin /* jobs:begin_migration */ transaction;
 
 -- name: PrepareMigration :one
 -- purpose: settings of the migrating transaction: a search path without traps, strings read by the
@@ -185,7 +184,7 @@ values (@version::integer, @name::text, @checksum::text);
 -- index: none
 -- fence: none
 -- cost: one call
-commit /* jobs:commit_migration */;
+commit /* jobs:commit_migration */ transaction;
 
 -- name: ListLockHolders :many
 -- purpose: who stands in the way of a migration that gave up waiting, for its error message.
@@ -195,8 +194,8 @@ commit /* jobs:commit_migration */;
 -- index: none
 -- fence: none, it reads
 -- clock: clock_timestamp() for how long the transaction has been open
--- rows: sessions with a lock on a table of the schema or with the lock of LockMigrations, the longest
---     transaction first. What the role may not see of others is null.
+-- rows: sessions with a lock on a table of the schema or with the lock of LockMigrations, the
+--     longest transaction first. What the role may not see of others is null.
 -- cost: the lock table of the server, once
 -- nullable: role_name, application, state, open_for
 select /* jobs:list_lock_holders */

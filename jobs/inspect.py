@@ -1,0 +1,398 @@
+"""Looking at jobs: one, a page of them, how many are where, and how they ended.
+
+Every function takes a synchronous connection and returns its result, or an asynchronous one and
+returns an awaitable of it. All only read, lock nothing, and leave transactions to the caller. Times
+are aware datetimes in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args, overload
+from uuid import UUID
+
+from psycopg import AsyncConnection, Connection
+
+from jobs.errors import ConfigError, JobNotFound, PageInvalid, UnknownState
+from jobs.flavour import Plan, call, drive
+from jobs_sql import inspect as sql
+
+__all__ = [
+    "MAX_PAGE_SIZE",
+    "Attempt",
+    "JobRecord",
+    "JobState",
+    "OutcomeCount",
+    "Page",
+    "QueueStats",
+    "get_job",
+    "list_attempts",
+    "list_jobs",
+    "outcome_counts",
+    "queue_stats",
+]
+
+MAX_PAGE_SIZE = 1000
+
+JobState: TypeAlias = Literal[
+    "ready",
+    "delayed",
+    "running",
+    "suspended",
+    "blocked",
+    "completed",
+    "failed",
+    "dead",
+    "cancelled",
+]
+_STATES = frozenset(get_args(JobState))
+
+
+class JobRecord(NamedTuple):
+    """A job as it is in the database.
+
+    Attributes:
+        id: The job's id.
+        run_id: Identity of the run, the same in every attempt.
+        queue: The queue it was enqueued to.
+        name: The job's name.
+        tenant: Tenant it was enqueued for; None for none.
+        state: One of `JobState`. ``delayed`` is a ready job whose time has not come.
+        priority: 0 runs first, 3 last.
+        attempt: Attempts begun and not given back.
+        max_attempts: The attempt limit.
+        claims: How often it was claimed: the fencing token of the newest claim.
+        worker: Label of the process that holds it, or that settled it.
+        available_at: Not claimed before this instant; None once it is finished.
+        claimed_at: When the newest claim was made, if any was.
+        lease_expires_at: End of the lease as last renewed; None unless running.
+        created_at: When it was enqueued, by the database's clock.
+        settled_at: When it ended; None while it is live.
+        stop_reason: Why a job that did not complete was ended.
+        last_error: Type and message of the newest failed attempt.
+        idempotency_scope: ``live`` or ``waiting``.
+        idempotency_key: The key it was enqueued with, if any.
+        traceparent: W3C trace parent of the enqueue, if one was given.
+        enqueued_by: Who asked, for audit. Never an authority.
+        input: The payload as JSON text. None in a page, which does not read it.
+    """
+
+    id: UUID
+    run_id: UUID
+    queue: str
+    name: str
+    tenant: str | None
+    state: JobState
+    priority: int
+    attempt: int
+    max_attempts: int
+    claims: int
+    worker: str | None
+    available_at: datetime | None
+    claimed_at: datetime | None
+    lease_expires_at: datetime | None
+    created_at: datetime
+    settled_at: datetime | None
+    stop_reason: str | None
+    last_error: str | None
+    idempotency_scope: str
+    idempotency_key: str | None
+    traceparent: str | None
+    enqueued_by: str | None
+    input: str | None = None
+
+
+class Page(NamedTuple):
+    """A page of jobs, and the cursor of the next one: None at the end."""
+
+    jobs: list[JobRecord]
+    next_cursor: UUID | None
+
+
+class Attempt(NamedTuple):
+    """One failed attempt: which claim of which attempt, when, by whom, and the error."""
+
+    job_id: UUID
+    claims: int
+    attempt: int
+    failed_at: datetime
+    worker: str | None
+    error_type: str
+    error_message: str
+    traceback: str | None
+
+
+class QueueStats(NamedTuple):
+    """How many jobs of a queue are where. Each live job is counted in exactly one state.
+
+    ``other`` counts live jobs in states that this version does not know; ``dead`` the dead letters
+    that retention has kept; ``oldest_ready`` is how long the oldest due job has waited, None where
+    none is due.
+    """
+
+    queue: str
+    ready: int
+    delayed: int
+    running: int
+    suspended: int
+    blocked: int
+    other: int
+    dead: int
+    oldest_ready: timedelta | None
+
+
+class OutcomeCount(NamedTuple):
+    """How often jobs of a name ended (or failed, or were rescued) in one way."""
+
+    name: str
+    outcome: str
+    amount: int
+
+
+@overload
+def get_job(conn: Connection[Any], id: UUID) -> JobRecord: ...
+@overload
+def get_job(conn: AsyncConnection[Any], id: UUID) -> Coroutine[Any, Any, JobRecord]: ...
+def get_job(
+    conn: Connection[Any] | AsyncConnection[Any], id: UUID
+) -> JobRecord | Coroutine[Any, Any, JobRecord]:
+    """One job, live or finished, with its payload.
+
+    A job that is just being settled is seen on one side of that or the other, never on neither.
+
+    Raises:
+        JobNotFound: No job has the id, or retention has removed it.
+        UnknownState: A newer version of the library gave it a state that this one does not know.
+    """
+    return drive(conn, _get_job(id))
+
+
+def _get_job(id: UUID) -> Plan[JobRecord]:
+    row = yield from call(sql.get_job, sql.get_job_async, id=id)
+    if row is None:
+        raise JobNotFound(f"no job has the id {id}")
+    return _record(row, row.input)
+
+
+@overload
+def list_attempts(conn: Connection[Any], id: UUID) -> list[Attempt]: ...
+@overload
+def list_attempts(conn: AsyncConnection[Any], id: UUID) -> Coroutine[Any, Any, list[Attempt]]: ...
+def list_attempts(
+    conn: Connection[Any] | AsyncConnection[Any], id: UUID
+) -> list[Attempt] | Coroutine[Any, Any, list[Attempt]]:
+    """The failed attempts of a job, oldest first; empty for a job unknown or without failures."""
+    return drive(conn, _list_attempts(id))
+
+
+def _list_attempts(id: UUID) -> Plan[list[Attempt]]:
+    rows = yield from call(sql.list_attempts, sql.list_attempts_async, job_id=id)
+    return [Attempt(*row)._replace(failed_at=row.failed_at.astimezone(UTC)) for row in rows]
+
+
+@overload
+def list_jobs(
+    conn: Connection[Any],
+    *,
+    state: JobState | None = None,
+    queue: str | None = None,
+    name: str | None = None,
+    tenant: str | None = None,
+    cursor: UUID | None = None,
+    newest_first: bool = True,
+    page_size: int = 100,
+) -> Page: ...
+@overload
+def list_jobs(
+    conn: AsyncConnection[Any],
+    *,
+    state: JobState | None = None,
+    queue: str | None = None,
+    name: str | None = None,
+    tenant: str | None = None,
+    cursor: UUID | None = None,
+    newest_first: bool = True,
+    page_size: int = 100,
+) -> Coroutine[Any, Any, Page]: ...
+def list_jobs(
+    conn: Connection[Any] | AsyncConnection[Any],
+    *,
+    state: JobState | None = None,
+    queue: str | None = None,
+    name: str | None = None,
+    tenant: str | None = None,
+    cursor: UUID | None = None,
+    newest_first: bool = True,
+    page_size: int = 100,
+) -> Page | Coroutine[Any, Any, Page]:
+    """A page of live and finished jobs in order of their ids, without payloads.
+
+    Ids made by the library are in order of creation. A walk along ``next_cursor`` sees every job
+    that existed throughout exactly once and ends, whatever is inserted, settled or removed
+    meanwhile; with the other order it goes back from any cursor.
+
+    Args:
+        conn: A connection of either flavour.
+        state: Only jobs in this state.
+        queue: Only jobs of this queue.
+        name: Only jobs of this name.
+        tenant: Only jobs of this tenant; "" for those without one.
+        cursor: The last id of the page before, whether or not its job still exists.
+        newest_first: Highest id first.
+        page_size: 1 to 1,000 jobs.
+
+    Raises:
+        PageInvalid: The size, the state or the cursor is none. Nothing was read.
+        UnknownState: As for `get_job`.
+    """
+    if type(page_size) is not int or not 1 <= page_size <= MAX_PAGE_SIZE:
+        raise PageInvalid(f"page_size must be 1 to {MAX_PAGE_SIZE}, not {page_size!r}")
+    if state is not None and state not in _STATES:
+        raise PageInvalid(f"state must be one of {', '.join(get_args(JobState))}, not {state!r}")
+    if cursor is not None and not isinstance(cursor, UUID):
+        raise PageInvalid(f"cursor must be the id of a job (a UUID), not {cursor!r}")
+    for field, value in (("queue", queue), ("name", name), ("tenant", tenant)):
+        if value is not None and (not isinstance(value, str) or not _storable(value)):
+            raise PageInvalid(f"{field} must be a text that a job could have, not {value!r}")
+    return drive(
+        conn,
+        _list_jobs(
+            newest_first,
+            page_size,
+            state=state,
+            queue=queue,
+            name=name,
+            tenant=tenant,
+            cursor=cursor,
+        ),
+    )
+
+
+def _list_jobs(
+    newest_first: bool,
+    page_size: int,
+    *,
+    state: str | None,
+    queue: str | None,
+    name: str | None,
+    tenant: str | None,
+    cursor: UUID | None,
+) -> Plan[Page]:
+    # One more than asked tells whether there is a next page.
+    wanted = page_size + 1
+    rows: list[sql.ListJobsNewestRow] | list[sql.ListJobsOldestRow]
+    if newest_first:
+        rows = yield from call(
+            sql.list_jobs_newest,
+            sql.list_jobs_newest_async,
+            cursor=cursor,
+            state=state,
+            queue=queue,
+            name=name,
+            tenant=tenant,
+            page_size=wanted,
+        )
+    else:
+        rows = yield from call(
+            sql.list_jobs_oldest,
+            sql.list_jobs_oldest_async,
+            cursor=cursor,
+            state=state,
+            queue=queue,
+            name=name,
+            tenant=tenant,
+            page_size=wanted,
+        )
+    jobs = [_record(row, None) for row in rows[:page_size]]
+    return Page(jobs, jobs[-1].id if len(rows) > page_size else None)
+
+
+@overload
+def queue_stats(conn: Connection[Any]) -> list[QueueStats]: ...
+@overload
+def queue_stats(conn: AsyncConnection[Any]) -> Coroutine[Any, Any, list[QueueStats]]: ...
+def queue_stats(
+    conn: Connection[Any] | AsyncConnection[Any],
+) -> list[QueueStats] | Coroutine[Any, Any, list[QueueStats]]:
+    """How many jobs of each queue are in each state, in order of the queue's name.
+
+    Queues with a live or a dead job only. Reads each live job once, and no completed one.
+    """
+    return drive(conn, _queue_stats())
+
+
+def _queue_stats() -> Plan[list[QueueStats]]:
+    rows = yield from call(sql.queue_stats, sql.queue_stats_async)
+    return [
+        QueueStats(*row[:-1], None if seconds is None else timedelta(seconds=seconds))
+        for row in rows
+        for seconds in [row.oldest_ready_seconds]
+    ]
+
+
+@overload
+def outcome_counts(conn: Connection[Any], since: timedelta) -> list[OutcomeCount]: ...
+@overload
+def outcome_counts(
+    conn: AsyncConnection[Any], since: timedelta
+) -> Coroutine[Any, Any, list[OutcomeCount]]: ...
+def outcome_counts(
+    conn: Connection[Any] | AsyncConnection[Any], since: timedelta
+) -> list[OutcomeCount] | Coroutine[Any, Any, list[OutcomeCount]]:
+    """How jobs ended in the time given (whole minutes, the one it begins in included).
+
+    Raises:
+        ConfigError: ``since`` is negative.
+    """
+    if since < timedelta(0):
+        raise ConfigError(f"since must not be negative, not {since}")
+    return drive(conn, _outcome_counts(since))
+
+
+def _outcome_counts(since: timedelta) -> Plan[list[OutcomeCount]]:
+    rows = yield from call(sql.outcome_counts, sql.outcome_counts_async, since=since)
+    return [OutcomeCount(*row) for row in rows]
+
+
+def _record(
+    row: sql.GetJobRow | sql.ListJobsNewestRow | sql.ListJobsOldestRow, input: str | None
+) -> JobRecord:
+    if row.state not in _STATES:
+        raise UnknownState(f"job {row.id} is in the state {row.state!r}")
+    return JobRecord(
+        id=row.id,
+        run_id=row.run_id,
+        queue=row.queue,
+        name=row.name,
+        tenant=row.tenant or None,
+        state=cast(JobState, row.state),
+        priority=row.priority,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        claims=row.claims,
+        worker=row.worker,
+        available_at=_utc(row.available_at),
+        claimed_at=_utc(row.claimed_at),
+        lease_expires_at=_utc(row.lease_expires_at),
+        created_at=row.created_at.astimezone(UTC),
+        settled_at=_utc(row.settled_at),
+        stop_reason=row.stop_reason,
+        last_error=row.last_error,
+        idempotency_scope=row.idempotency_scope,
+        idempotency_key=row.idempotency_key,
+        traceparent=row.traceparent,
+        enqueued_by=row.enqueued_by,
+        input=input,
+    )
+
+
+def _utc(instant: datetime | None) -> datetime | None:
+    return None if instant is None else instant.astimezone(UTC)
+
+
+def _storable(text: str) -> bool:
+    try:
+        return b"\x00" not in text.encode()
+    except UnicodeEncodeError:
+        return False
