@@ -1,0 +1,17 @@
+"""A job that does nothing, as fast as it can."""
+
+from __future__ import annotations
+
+import jobs
+from pydantic import BaseModel
+
+
+class Nothing(BaseModel):
+    """Its number, so that payloads differ."""
+
+    i: int
+
+
+@jobs.job(queue="bench", tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)
+async def noop(_input: Nothing) -> None:
+    """Do nothing."""
