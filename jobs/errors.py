@@ -147,7 +147,7 @@ class ConnectionUnsupported(EnqueueError, TypeError):
 
 
 class IsolationUnsupported(EnqueueError):
-    """Raised when a job with a supplied id is enqueued in a transaction stricter than READ COMMITTED.
+    """Raised when a job with a supplied id is enqueued above the isolation level READ COMMITTED.
 
     Whether a job of that id has finished meanwhile can only be told by a second, fresh snapshot.
     """
@@ -228,7 +228,9 @@ class UnknownJob(JobsError):
     """Logged when a claimed job has a name that this process has not registered."""
 
     code = "JOB_NAME_UNKNOWN"
-    fix = "Register the module that declares it; meanwhile the job waits for a process that knows it."
+    fix = (
+        "Register the module that declares it; meanwhile the job waits for a process that knows it."
+    )
 
 
 class MigrationError(JobsError):

@@ -41,8 +41,9 @@ returning id;
 -- purpose: insert many jobs of one name in one statement, and say for each whether it is new.
 -- callers: jobs.enqueue (JobHandle.enqueue_many), at most twice a call
 -- tx: the transaction of the caller
--- locks: the new rows, inserted in order of (tenant, key digest, id), so that two bulk enqueues of the
---     same keys wait for each other and never deadlock. An existing job is read, not locked.
+-- locks: the new rows, inserted in order of (tenant, key digest, id) by their bytes, so that two bulk
+--     enqueues of the same keys wait for each other and never deadlock. An existing job is read, not
+--     locked.
 --     Waits as EnqueueJob does.
 -- index: job_pkey, job_unique_idx; settled_pkey for supplied ids
 -- fence: none, nobody holds the jobs yet
@@ -118,7 +119,7 @@ added as (
     where
         not @ids_supplied::boolean
         or not exists (select 1 from jobs.settled as s where s.id = k.id)
-    order by k.tenant, k.unique_key, k.id
+    order by convert_to(k.tenant, 'UTF8'), k.unique_key, k.id /* bytes: as the caller sorts */
     on conflict do nothing
     returning id, run_id
 )
@@ -238,6 +239,18 @@ cross join lateral (
         and s.idempotency_key = a.idempotency_key
     limit 1
 ) as found;
+
+-- name: ReadIsolation :one
+-- purpose: the isolation level of the current transaction, since a fresh snapshot needs READ COMMITTED.
+-- callers: jobs.enqueue, before an insert with supplied ids, and to begin the transaction of a
+--     connection that is not in autocommit mode before a savepoint is set in it
+-- tx: the transaction of the caller
+-- locks: none
+-- index: none
+-- fence: none, it reads no table
+-- rows: one
+-- cost: no table is read
+select /* jobs:read_isolation */ current_setting('transaction_isolation')::text as isolation;
 
 -- name: UndoRepublished :many
 -- purpose: take back jobs just inserted under an id supplied by the caller, where a job of that id has

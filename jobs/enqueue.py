@@ -1,0 +1,443 @@
+"""Writing jobs: what is sent for one, for many and for a stream, on any psycopg connection.
+
+Each operation is a plan (see `jobs.flavour`), written once. `send` and `send_async` run it with
+what it needs around it, whatever the state of the caller's connection.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
+
+from psycopg import AsyncConnection, Connection, errors
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from jobs.errors import DuplicateJob, EnqueueContended, IsolationUnsupported
+from jobs.flavour import Plan, call, drive
+from jobs_sql import enqueue as sql
+
+T = TypeVar("T")
+
+CHUNK_ROWS: Final = 5_000
+CHUNK_CHARACTERS: Final = 32 * 1024 * 1024
+"""Bounds of one bulk statement: what it takes in memory, here and on the server."""
+
+# How long ago the job that held a key may have started or ended to be the answer of an enqueue
+# that lost to it twice.
+_SINCE: Final = timedelta(seconds=10)
+_ISOLATION: Final = frozenset({"read committed", "read uncommitted"})
+_CONTENTION: Final = (
+    errors.LockNotAvailable,
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+)
+
+OnConflict: TypeAlias = Literal["return", "raise"]
+
+
+class Enqueued(NamedTuple):
+    """The answer of an enqueue.
+
+    Attributes:
+        id: The job: the new one, or the one that has the idempotency key or the id already.
+        run_id: Its run id.
+        status: ``"created"``, or ``"existing"`` where nothing was inserted.
+    """
+
+    id: UUID
+    run_id: UUID
+    status: Literal["created", "existing"]
+
+    @property
+    def created(self) -> bool:
+        """Whether this call inserted the job."""
+        return self.status == "created"
+
+
+class Target(NamedTuple):
+    """What a declaration, and the call, say of all rows alike."""
+
+    queue: str
+    name: str
+    max_attempts: int
+    dead_letter: bool
+    idempotency_scope: str
+    traceparent: str | None
+    enqueued_by: str | None
+    on_conflict: OnConflict = "return"
+
+
+class Row(NamedTuple):
+    """One checked job, ready to be sent."""
+
+    id: UUID
+    run_id: UUID
+    supplied: bool  # whether the caller chose the id
+    tenant: str
+    priority: int
+    run_at: datetime | None
+    delay: timedelta
+    key: str | None
+    input: str
+
+
+class Guard(enum.Enum):
+    """What an operation needs around it, whatever state the caller's connection is in."""
+
+    NONE = enum.auto()
+    """Single statements."""
+    TRANSACTION = enum.auto()
+    """All statements in one transaction: the caller's, or one of our own in autocommit mode."""
+    SAVEPOINT = enum.auto()
+    """The same, and undone as a whole by an error, so that the caller's transaction goes on."""
+
+
+# -- one ------------------------------------------------------------------------------------------
+
+
+def enqueue_one(target: Target, row: Row) -> Plan[Enqueued]:
+    """Insert one job, or find the one that is in its way. At most two insert tries.
+
+    Raises DuplicateJob where there is one and ``on_conflict`` is ``"raise"``, EnqueueContended
+    where it came and went twice, IsolationUnsupported.
+    """
+    if row.supplied:
+        yield from _need_fresh_snapshots()
+    for since in (None, _SINCE):
+        if (yield from _insert(target, row)):
+            return Enqueued(row.id, row.run_id, "created")
+        # A statement of its own: the insert did not see the job that made it wait.
+        found = yield from _find(target, [row], since)
+        if found:
+            existing = found[row.run_id]
+            if target.on_conflict == "raise":
+                raise _duplicate(target, existing)
+            return existing
+    raise _exhausted(target)
+
+
+def _insert(target: Target, row: Row) -> Plan[bool]:
+    new = yield from call(
+        sql.enqueue_job,
+        sql.enqueue_job_async,
+        id=row.id,
+        run_id=row.run_id,
+        queue=target.queue,
+        name=target.name,
+        tenant=row.tenant,
+        priority=row.priority,
+        run_at=row.run_at,
+        delay=row.delay,
+        max_attempts=target.max_attempts,
+        dead_letter=target.dead_letter,
+        idempotency_scope=target.idempotency_scope,
+        idempotency_key=row.key,
+        traceparent=target.traceparent,
+        enqueued_by=target.enqueued_by,
+        input=row.input,
+        id_supplied=row.supplied,
+    )
+    if new is None:
+        return False
+    return not (row.supplied and (yield from _undo([row])))
+
+
+def _undo(rows: Sequence[Row]) -> Plan[set[UUID]]:
+    """Take back what was just inserted under ids that have finished meanwhile; return those."""
+    undone = yield from call(
+        sql.undo_republished,
+        sql.undo_republished_async,
+        ids=[row.id for row in rows],
+        run_ids=[row.run_id for row in rows],
+    )
+    return set(undone)
+
+
+def _find(
+    target: Target, rows: Sequence[Row], since: timedelta | None
+) -> Plan[dict[UUID, Enqueued]]:
+    """Return the jobs in the way of ``rows`` that can be seen now, by run id as asked."""
+    found = yield from call(
+        sql.find_enqueued,
+        sql.find_enqueued_async,
+        ids=[row.id for row in rows],
+        run_ids=[row.run_id for row in rows],
+        tenants=[row.tenant for row in rows],
+        idempotency_keys=[row.key for row in rows],
+        name=target.name,
+        since=since,
+        queue=target.queue,
+    )
+    return {row.asked_run_id: Enqueued(row.id, row.run_id, "existing") for row in found}
+
+
+def _need_fresh_snapshots() -> Plan[None]:
+    level = yield from call(sql.read_isolation, sql.read_isolation_async)
+    if level not in _ISOLATION:
+        raise IsolationUnsupported(
+            f"id= was given in a transaction of isolation level {str(level).upper()}, in which "
+            "nobody can see whether the job of that id has just finished"
+        )
+
+
+# -- many -----------------------------------------------------------------------------------------
+
+
+def enqueue_many(target: Target, rows: Sequence[Row]) -> Plan[list[Enqueued]]:
+    """Insert jobs in bulk and answer for each, in order.
+
+    Of rows that repeat a key or a supplied id the first one counts. Raises as `enqueue_one`; a
+    DuplicateJob carries the index.
+    """
+    if any(row.supplied for row in rows):
+        yield from _need_fresh_snapshots()
+    first, repeats = _apart(rows)
+    answers: dict[UUID, Enqueued] = {}
+    yield from _insert_all(target, first, answers)
+    again = []
+    for row, earlier in repeats:
+        answer = answers[earlier.run_id]
+        if answer.created or _same_conflict(row, earlier):
+            answers[row.run_id] = Enqueued(answer.id, answer.run_id, "existing")
+        else:
+            # What stopped the earlier one (its id, say) need not stop this one (its key).
+            again.append(row)
+    yield from _insert_all(target, again, answers)
+    result = [answers[row.run_id] for row in rows]
+    if target.on_conflict == "raise":
+        for index, answer in enumerate(result):
+            if not answer.created:
+                error = _duplicate(target, answer)
+                error.at_item(index)
+                raise error
+    return result
+
+
+def _apart(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, Row]]]:
+    """Split rows into those to send, and repeats of a key or an id with the row they repeat."""
+    first: list[Row] = []
+    repeats: list[tuple[Row, Row]] = []
+    by_id: dict[UUID, Row] = {}
+    by_key: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        earlier = by_id.get(row.id) if row.supplied else None
+        if earlier is None and row.key is not None:
+            earlier = by_key.get((row.tenant, row.key))
+        if earlier is not None:
+            repeats.append((row, earlier))
+            continue
+        first.append(row)
+        if row.supplied:
+            by_id[row.id] = row
+        if row.key is not None:
+            by_key[row.tenant, row.key] = row
+    return first, repeats
+
+
+def _same_conflict(row: Row, earlier: Row) -> bool:
+    """Whether the job that stopped ``earlier`` stops ``row`` as well."""
+    if (row.tenant, row.key) != (earlier.tenant, earlier.key):
+        return False
+    return row.id == earlier.id or not earlier.supplied
+
+
+def _insert_all(target: Target, rows: list[Row], answers: dict[UUID, Enqueued]) -> Plan[None]:
+    if any(row.supplied or row.key is not None for row in rows):
+        # One order over all chunks, the one that the statement keeps within each: two bulk
+        # enqueues of the same keys then wait for each other and never deadlock.
+        rows = sorted(rows, key=_lock_order)
+    for chunk in _chunks(rows):
+        left = yield from _insert_chunk(target, chunk, answers)
+        if not left:
+            continue
+        left = yield from _look_up(target, left, None, answers)
+        if left:
+            left = yield from _insert_chunk(target, left, answers)
+        if left:
+            left = yield from _look_up(target, left, None, answers)
+        if left:
+            left = yield from _look_up(target, left, _SINCE, answers)
+        if left:
+            raise _exhausted(target)
+
+
+def _insert_chunk(
+    target: Target, rows: Sequence[Row], answers: dict[UUID, Enqueued]
+) -> Plan[list[Row]]:
+    """Send one bulk insert, note the answers, return the rows that have none."""
+    supplied = [row for row in rows if row.supplied]
+    verdicts = yield from call(
+        sql.enqueue_jobs,
+        sql.enqueue_jobs_async,
+        ids=[row.id for row in rows],
+        run_ids=[row.run_id for row in rows],
+        tenants=[row.tenant for row in rows],
+        priorities=[row.priority for row in rows],
+        run_ats=[row.run_at for row in rows],
+        delays=[row.delay for row in rows],
+        idempotency_keys=[row.key for row in rows],
+        inputs=[row.input for row in rows],
+        queue=target.queue,
+        name=target.name,
+        max_attempts=target.max_attempts,
+        dead_letter=target.dead_letter,
+        idempotency_scope=target.idempotency_scope,
+        traceparent=target.traceparent,
+        enqueued_by=target.enqueued_by,
+        ids_supplied=bool(supplied),
+    )
+    undone = (yield from _undo(supplied)) if supplied else set()
+    for verdict in verdicts:
+        # A job of this very batch that was taken back is nobody's answer.
+        if verdict.id is None or verdict.run_id is None or verdict.id in undone:
+            continue
+        status: Literal["created", "existing"] = (
+            "created" if verdict.verdict == "created" else "existing"
+        )
+        answers[verdict.asked_run_id] = Enqueued(verdict.id, verdict.run_id, status)
+    return [row for row in rows if row.run_id not in answers]
+
+
+def _look_up(
+    target: Target, rows: Sequence[Row], since: timedelta | None, answers: dict[UUID, Enqueued]
+) -> Plan[list[Row]]:
+    answers.update((yield from _find(target, rows, since)))
+    return [row for row in rows if row.run_id not in answers]
+
+
+def _lock_order(row: Row) -> tuple[bytes, bool, bytes, int]:
+    key = b"" if row.key is None else sha256(row.key.encode()).digest()
+    return row.tenant.encode(), row.key is None, key, row.id.int
+
+
+def _chunks(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        if chunk and (len(chunk) >= CHUNK_ROWS or size + len(row.input) > CHUNK_CHARACTERS):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += len(row.input)
+    if chunk:
+        yield chunk
+
+
+def guard_for_many(target: Target, rows: Sequence[Row]) -> Guard:
+    """Return what keeps a bulk enqueue all or nothing."""
+    if target.on_conflict == "raise":
+        return Guard.SAVEPOINT
+    alone = len(rows) <= CHUNK_ROWS and not any(row.supplied or row.key for row in rows)
+    small = sum(len(row.input) for row in rows) <= CHUNK_CHARACTERS
+    return Guard.NONE if alone and small else Guard.TRANSACTION
+
+
+# -- a stream -------------------------------------------------------------------------------------
+
+
+def copy_many(target: Target, rows: Iterable[Row]) -> Plan[int]:
+    """Send rows through COPY as they come; return their number. Nothing if one of them raises."""
+    count = yield from call(sql.copy_jobs, sql.copy_jobs_async, _copied(target, rows))
+    return count
+
+
+def _copied(target: Target, rows: Iterable[Row]) -> Iterator[sql.CopyJobsParams]:
+    for row in rows:
+        yield sql.CopyJobsParams(
+            id=row.id,
+            run_id=row.run_id,
+            queue=target.queue,
+            name=target.name,
+            tenant=row.tenant,
+            priority=row.priority,
+            max_attempts=target.max_attempts,
+            dead_letter=target.dead_letter,
+            traceparent=target.traceparent,
+            enqueued_by=target.enqueued_by,
+            input=row.input,
+        )
+
+
+# -- sending --------------------------------------------------------------------------------------
+
+
+def send(conn: Connection[Any], target: Target, plan: Plan[T], guard: Guard = Guard.NONE) -> T:
+    """Run an operation on a synchronous connection. Never ends the caller's transaction."""
+    try:
+        with ExitStack() as stack:
+            if guard is not Guard.NONE:
+                if conn.info.pipeline_status != PipelineStatus.OFF:
+                    with conn.pipeline():
+                        pass  # waits for what was sent, so that the transaction's state is known
+                if _begins(conn, guard):
+                    sql.read_isolation(conn)
+                if _wraps(conn, guard):
+                    stack.enter_context(conn.transaction())
+            return drive(conn, plan)
+    except _CONTENTION as error:
+        raise _contended(target, error) from error
+
+
+async def send_async(
+    conn: AsyncConnection[Any], target: Target, plan: Plan[T], guard: Guard = Guard.NONE
+) -> T:
+    """Run an operation on an asynchronous connection. Never ends the caller's transaction."""
+    try:
+        async with AsyncExitStack() as stack:
+            if guard is not Guard.NONE:
+                if conn.info.pipeline_status != PipelineStatus.OFF:
+                    async with conn.pipeline():
+                        pass
+                if _begins(conn, guard):
+                    await sql.read_isolation_async(conn)
+                if _wraps(conn, guard):
+                    await stack.enter_async_context(conn.transaction())
+            return await drive(conn, plan)
+    except _CONTENTION as error:
+        raise _contended(target, error) from error
+
+
+def _idle(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
+    return conn.info.transaction_status == TransactionStatus.IDLE
+
+
+def _begins(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
+    """Whether the caller's transaction must be begun first, by any statement.
+
+    ``conn.transaction()`` would otherwise begin it, and so commit it at its end.
+    """
+    return guard is Guard.SAVEPOINT and _idle(conn) and not conn.autocommit
+
+
+def _wraps(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
+    """Whether a transaction of our own, or a savepoint in the caller's, goes around."""
+    return guard is Guard.SAVEPOINT or (_idle(conn) and conn.autocommit)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def _duplicate(target: Target, existing: Enqueued) -> DuplicateJob:
+    return DuplicateJob(
+        f"job {existing.id} of name {target.name!r} already has the idempotency key, or the id",
+        id=existing.id,
+        run_id=existing.run_id,
+    )
+
+
+def _contended(target: Target, error: Exception) -> EnqueueContended:
+    return EnqueueContended(
+        f"the database gave up waiting while a job of name {target.name!r} was enqueued: {error}"
+    )
+
+
+def _exhausted(target: Target) -> EnqueueContended:
+    return EnqueueContended(
+        f"another job of name {target.name!r} took the same idempotency key twice and could not be "
+        "seen either time"
+    )

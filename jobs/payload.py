@@ -1,0 +1,161 @@
+"""Payloads: from a pydantic model to JSON text that comes back as an equal model, or a refusal.
+
+What JSON, pydantic or PostgreSQL would change in silence is refused with the path of the value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import pydantic
+from pydantic import BaseModel, ValidationError
+
+from jobs.errors import InvalidInput, PayloadUnreadable
+from jobs.roundtrip import (
+    Flaw,
+    equal,
+    find_change,
+    find_flaw,
+    find_unserialisable,
+    json_path,
+    may_hold_anything,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+PAYLOAD_LIMIT: Final = 128 * 1024 * 1024
+"""Most characters of JSON text in one payload."""
+
+# Accept field names and aliases alike on the way back: a model may have an alias for one direction
+# only. Older versions of pydantic know aliases only, and refuse the arguments.
+_BOTH_NAMES: Final[Mapping[str, Any]] = (
+    {"by_alias": True, "by_name": True}
+    if tuple(int(part) for part in pydantic.VERSION.split(".")[:2]) >= (2, 11)
+    else {}
+)
+
+
+class Codec(Generic[M]):
+    """Turns the input of one job into the text that is stored, and back."""
+
+    __slots__ = ("_loose", "model")
+
+    def __init__(self, model: type[M]) -> None:
+        self.model = model
+        # Whether values of this model need a look one by one; found out at the first use, because
+        # the model may refer to classes that are declared after the job.
+        self._loose: bool | None = None
+
+    def accept(self, value: object) -> M:
+        """Return ``value`` as the model: itself, or what the model makes of it.
+
+        Raises InvalidInput with the path of the first bad value.
+        """
+        if type(value) is self.model:
+            return value
+        if isinstance(value, BaseModel):
+            raise InvalidInput(
+                f"is a {type(value).__qualname__}, and the job takes a {self.model.__qualname__}",
+                field="input",
+            )
+        try:
+            return self.model.model_validate(value)
+        except Exception as error:
+            raise _invalid(error) from error
+
+    def dump(self, value: M) -> str:
+        """Return the JSON text of ``value``, proven to come back as an equal model.
+
+        Raises InvalidInput naming the path of what would not: NUL, lone surrogates, non-finite
+        numbers, naive datetimes, values of a type that JSON changes, excluded or masked fields.
+        """
+        try:
+            text = value.model_dump_json(by_alias=True, round_trip=True, warnings=False)
+        except Exception as error:
+            flaw = find_flaw(value, "input") or find_unserialisable(value, "input")
+            flaw = flaw or Flaw("input", f"has no JSON form: {error}")
+            raise _refusal(flaw) from error
+        if "\\u0000" in text or "NaN" in text or "Infinity" in text:
+            # Perhaps only the letters; a custom serialiser may also have made them.
+            flaw = find_flaw(value, "input") or find_flaw(_plain(text), "input")
+            if flaw is not None:
+                raise _refusal(flaw)
+        if len(text) > PAYLOAD_LIMIT:
+            raise InvalidInput(
+                f"is {len(text):,} characters of JSON, and the limit is {PAYLOAD_LIMIT:,}",
+                field="input",
+                fix="Store the data elsewhere and enqueue a reference to it.",
+            )
+        if self._loose is None:
+            self._loose = may_hold_anything(self.model)
+        try:
+            again = self._validate(text)
+        except Exception as error:
+            flaw = find_flaw(value, "input")
+            raise (_refusal(flaw) if flaw else _not_accepted_back(error)) from error
+        if self._loose or not equal(value, again):
+            flaw = find_change(value, again, "input")
+            if flaw is not None:
+                raise _refusal(flaw)
+        return text
+
+    def load(self, text: str) -> M:
+        """Return the model that a stored text holds.
+
+        Raises PayloadUnreadable, with the path of the first bad value, where the text is not JSON
+        or does not fit the model.
+        """
+        try:
+            return self._validate(text)
+        except Exception as error:
+            refused = _invalid(error)
+            raise PayloadUnreadable(
+                f"the stored payload does not fit {self.model.__qualname__}: {refused.cause}"
+            ) from error
+
+    def _validate(self, text: str) -> M:
+        return self.model.model_validate_json(text, **_BOTH_NAMES)
+
+
+def _plain(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _invalid(error: Exception) -> InvalidInput:
+    """The refusal of a value that the model does not accept."""
+    if isinstance(error, ValidationError):
+        path, problem = _first_problem(error)
+        return InvalidInput(problem, field=path)
+    return InvalidInput(f"its validation raised {_described(error)}", field="input")
+
+
+def _not_accepted_back(error: Exception) -> InvalidInput:
+    """The refusal of a model whose own JSON it does not accept."""
+    path, problem = "input", f"the validation raised {_described(error)}"
+    if isinstance(error, ValidationError):
+        path, problem = _first_problem(error)
+    return InvalidInput(
+        f"comes back from JSON as something the model refuses: {problem}",
+        field=path,
+        fix="Make the model accept its own JSON: every field included, nothing masked or renamed.",
+    )
+
+
+def _first_problem(error: ValidationError) -> tuple[str, str]:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return json_path("input", first["loc"]), f"{first['msg']}{more}"
+
+
+def _refusal(flaw: Flaw) -> InvalidInput:
+    return InvalidInput(flaw.problem, field=flaw.path)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__qualname__}: {error}"
