@@ -10,14 +10,15 @@ from uuid import UUID
 
 from psycopg import Connection, sql
 from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 
 
 def one(conn: Connection[Any], table: str, id: UUID) -> dict[str, Any] | None:
-    """A row of ``job`` or ``settled`` with all its columns, xmin and xmax too."""
+    """A row of ``job`` or ``settled`` with all its columns, and xmin, xmax, ctid."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        query = sql.SQL(
-            "select xmin, xmax, ctid, t.*, input::text as input from jobs.{} as t where id = %s"
-        )
+        # The payload as it is stored: text, whether or not Python could decode it.
+        cursor.adapters.register_loader("json", TextLoader)
+        query = sql.SQL("select xmin, xmax, ctid, t.* from jobs.{} as t where id = %s")
         return cursor.execute(query.format(sql.Identifier(table)), [id]).fetchone()
 
 
