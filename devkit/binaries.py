@@ -59,7 +59,8 @@ def usable_by(user: Unprivileged, bindir: Path, root: Path) -> Path:
         return bindir
     copy = root / "server" / "package" / bindir.parent.name
     if not copy.exists():
-        fresh = root / f"server.{os.getpid()}"
+        fresh = root / "server.new"
+        shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(bindir.parent, fresh / "package" / bindir.parent.name, symlinks=True)
         # Repaired wheels keep their libraries beside the package and find them by relative path.
         package = bindir.parent.parent

@@ -279,7 +279,7 @@ def _server_env(extra: Mapping[str, str]) -> dict[str, str]:
 
 def _initdb(root: Path, bindir: Path, user: Unprivileged) -> None:
     """Create root/data in one rename, so that an interrupted initdb leaves nothing half made."""
-    fresh = root / f"data.{os.getpid()}"
+    fresh = root / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
     options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", f"--locale={_LOCALE}"]
     command = [*user.prefix, str(bindir / "initdb"), "-D", str(fresh), *options, "--no-sync"]

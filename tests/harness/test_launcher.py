@@ -54,6 +54,16 @@ def ended(pid: int) -> bool:
         return True
 
 
+def fake_binaries(place: Path, script: str) -> Path:
+    """A directory that passes for one of server binaries, in which each runs ``script``."""
+    bindir = place / "fake"
+    bindir.mkdir()
+    for name in ("initdb", "postgres"):
+        (bindir / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bindir / name).chmod(0o755)
+    return bindir
+
+
 class TestSettings:
     def test_a_durable_server_runs_with_what_was_asked_for(self, server: postgres.Server) -> None:
         assert ask(server.dsn(), "show work_mem") == "5MB"
@@ -70,10 +80,10 @@ class TestSettings:
     def test_libpq_variables_of_the_caller_do_not_reach_the_server(
         self, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PGDATA", "/nowhere")
-        monkeypatch.setenv("PGPORT", "1")
+        monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
         with postgres.start(place / "pg", durable=False) as server:
-            assert ask(server.dsn(), "show port") == "5432"
+            monkeypatch.delenv("PGCLIENTENCODING")  # our own libpq reads it too
+            assert ask(server.dsn(), "show client_encoding") == "UTF8"
 
 
 class TestFailures:
@@ -100,17 +110,26 @@ class TestFailures:
         monkeypatch.setenv("PATH", "")
         assert postgres.find_bin() == server.bindir
 
-    def test_an_initdb_that_is_cut_short_leaves_nothing_to_trip_over(self, place: Path) -> None:
-        broken = place / "broken"
-        broken.mkdir()
-        script = '#!/bin/sh\nmkdir "$2"; echo 18 > "$2/PG_VERSION"; echo out of paper >&2; exit 1\n'
-        for name in ("initdb", "postgres"):
-            (broken / name).write_text(script)
-            (broken / name).chmod(0o755)
+    def test_a_failing_initdb_is_quoted(self, place: Path) -> None:
+        bindir = fake_binaries(place, "echo out of paper >&2; exit 1")
         with pytest.raises(postgres.LaunchError, match="out of paper"):
-            postgres.start(place / "pg", bin=broken)
+            postgres.start(place / "pg", bin=bindir)
+
+    def test_a_start_killed_in_its_initdb_leaves_nothing_to_trip_over(self, place: Path) -> None:
+        half_made = 'mkdir "$2"; echo 18 > "$2/PG_VERSION"; kill -9 $PPID'
+        code = "import sys; from devkit import postgres\n"
+        code += "postgres.start(sys.argv[1], bin=sys.argv[2])"
+        arguments = [place / "pg", fake_binaries(place, half_made)]
+        killed = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, check=False)
+        assert killed.returncode == -signal.SIGKILL
         with postgres.start(place / "pg", durable=False) as server:
             assert ask(server.dsn(), "select 1") == "1"
+            assert sorted(path.name for path in server.root.iterdir()) == [
+                ".s.PGSQL.5432",
+                ".s.PGSQL.5432.lock",
+                "data",
+                "log",
+            ]
 
 
 class TestSocketPath:

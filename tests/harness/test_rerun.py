@@ -48,25 +48,22 @@ def test_a_killed_run_leaves_nothing_in_the_way(processes: int, tmp_path: Path) 
         run.kill()  # the controller alone: its processes and the server must notice
         run.wait()
         seen = [note.read_text().split() for note in notes.glob("*.pids")]
-        pids = {int(pid) for *three, _ in seen for pid in three}
-        until(
-            lambda: not [pid for pid in pids if alive(pid)],
-            "test processes, workers and backends to end",
-            timeout=30,
+
+        again = subprocess.run(
+            inner.command(SUITE, "-n", str(processes), "--basetemp", tmp_path / "second"),
+            cwd=ROOT,
+            env=inner.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        (host,) = {host for *_, host in seen}
+
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "8 passed" in again.stdout
+        assert not [host for *_, host in seen if Path(host).exists()], "files of the killed run"
+        until(
+            lambda: not [pid for *pids, _ in seen for pid in pids if alive(int(pid))],
+            "test processes, workers and backends of the killed run to end",
+        )
     finally:
         end_group(run)
-
-    again = subprocess.run(
-        inner.command(SUITE, "-n", str(processes), "--basetemp", tmp_path / "second"),
-        cwd=ROOT,
-        env=inner.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "8 passed" in again.stdout
-    assert not Path(host).exists(), "the killed run's files are removed by the next run"
