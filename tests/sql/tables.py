@@ -132,3 +132,13 @@ def deadlocks(conn: Connection[Any]) -> int:
     assert row is not None
     count: int = row[0]
     return count
+
+
+def everything(conn: Connection[Any]) -> dict[str, list[str]]:
+    """Every row of the tables that our statements write, as text: equal means nothing happened."""
+    content = {}
+    for table in ("job", "settled", "attempt", "counter"):
+        query = sql.SQL("select t::text from jobs.{} as t order by 1")
+        rows = conn.execute(query.format(sql.Identifier(table))).fetchall()
+        content[table] = [row[0] for row in rows]
+    return content
