@@ -264,7 +264,7 @@ def _why(nodes: Nodes, level: _Level) -> str | None:
     if word(nodes, 0) == "case":
         end = find(nodes, "end")
         return _case(nodes[1:end], level) or _why(nodes[end + 1 :], level)
-    for segment in split(nodes, "and", "or", "not"):
+    for segment in split(nodes, "and", "or"):
         if find(segment, "is") < len(segment):
             continue  # a test for null has an answer
         if why := _operand(segment, level):

@@ -6,6 +6,7 @@ import base64
 import glob
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,9 @@ from .request import Enum, Request, parse
 from .types import TypeTable
 
 RUNTIME = ("adapt", "copying", "encode", "rows")
-TAKEN_STEMS = frozenset({"enums", "schema"})
+# Names the package or its modules use themselves.
+TAKEN_STEMS = frozenset({"dataclass", "enums", "schema"})
+TAKEN_CONSTANTS = frozenset({"UUID"})
 
 
 def main() -> int:
@@ -59,7 +62,7 @@ def generate(request: Request, sources: Mapping[str, bytes]) -> dict[str, str]:
     the plugin option `emit: docs` the page `sql.md`. Raises GenerationErrors with all problems.
     """
     errors: list[GenerationError] = []
-    kinds = {kind: naming.camel(kind.name) for kind in request.enums}
+    kinds = _enum_classes(request, errors)
     statements, digests = _statements(request, sources, kinds, errors)
     _refuse_clashes(statements, errors)
     if errors:
@@ -91,16 +94,38 @@ def _statements(
         where = f"queries/{query.filename}:{line}: {query.name}"
         stem = query.filename.removesuffix(".sql")
         try:
-            if not naming.is_plain(stem) or naming.safe(stem) != stem or stem in TAKEN_STEMS:
-                raise GenerationError(
-                    where, f"{stem!r} cannot be a module name", "rename the query file"
-                )
+            _check_names(where, stem, query.name)
             header = headers.parse_header(where, header_lines)
             statements.append(resolve(query, header, table, tables, where))
             digests[stem] = hashlib.sha256(sources[query.filename]).hexdigest()
         except GenerationError as error:
             errors.append(error)
     return statements, digests
+
+
+def _check_names(where: str, stem: str, name: str) -> None:
+    if naming.field(stem) != stem or stem in TAKEN_STEMS:
+        raise GenerationError(where, f"{stem!r} cannot be a module name", "rename the query file")
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) or name.upper() in TAKEN_CONSTANTS:
+        raise GenerationError(
+            where, f"{name!r} cannot be a statement name", "use CamelCase: verb, noun, guard"
+        )
+
+
+def _enum_classes(request: Request, errors: list[GenerationError]) -> dict[Enum, str]:
+    kinds: dict[Enum, str] = {}
+    for kind in request.enums:
+        where, name = f"enum type {kind.schema}.{kind.name}", naming.camel(kind.name)
+        if not naming.is_plain(name):
+            errors.append(GenerationError(where, "makes no class name", "rename the type"))
+        elif name in kinds.values():
+            errors.append(
+                GenerationError(
+                    where, f"makes the class {name}, as another does", "rename one of the types"
+                )
+            )
+        kinds[kind] = name
+    return kinds
 
 
 def _refuse_clashes(statements: list[Statement], errors: list[GenerationError]) -> None:
