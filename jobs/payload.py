@@ -21,6 +21,7 @@ from jobs.roundtrip import (
     find_unserialisable,
     json_path,
     may_hold_anything,
+    text_flaw,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -117,6 +118,19 @@ class Codec(Generic[M]):
 
     def _validate(self, text: str) -> M:
         return self.model.model_validate_json(text, **_BOTH_NAMES)
+
+
+def text_problem(value: object, limit: int) -> str | None:
+    """Say why ``value`` is no text of 1 to ``limit`` bytes of UTF-8 that can be stored, or None."""
+    if not isinstance(value, str):
+        return f"must be a str, and is a {type(value).__qualname__}"
+    if not value:
+        return "must not be empty"
+    flaw = text_flaw(value)
+    if flaw is not None:
+        return flaw
+    size = len(value) if value.isascii() else len(value.encode())
+    return None if size <= limit else f"is {size:,} bytes of UTF-8, and the limit is {limit:,}"
 
 
 def _plain(text: str) -> object:

@@ -1,0 +1,309 @@
+"""What a declaration says of a job, and the checks from the arguments of an enqueue to its rows."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from jobs.enqueue import OnConflict, Row, Target
+from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequired
+from jobs.ids import uuid7
+from jobs.payload import Codec, text_problem
+from jobs.retry import LONGEST, Retry
+
+M = TypeVar("M", bound=BaseModel)
+
+NAME_LIMIT: Final = 255
+KEY_LIMIT: Final = 16_384
+ENQUEUED_BY_LIMIT: Final = 1_024
+TRACEPARENT_LIMIT: Final = 512
+"""Limits in bytes of UTF-8: of queue, name and tenant, and of the others as their names say."""
+
+PRIORITIES: Final = range(4)
+
+# Both ends leave room for any time zone within what Python can represent.
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
+
+Scope: TypeAlias = Literal["live", "waiting"]
+
+
+class NoTenant(enum.Enum):
+    """The type of `NO_TENANT`."""
+
+    NO_TENANT = enum.auto()
+
+
+class NoKey(enum.Enum):
+    """The type of `NO_KEY`."""
+
+    NO_KEY = enum.auto()
+
+
+NO_TENANT: Final = NoTenant.NO_TENANT
+"""Says that a job belongs to no tenant."""
+
+NO_KEY: Final = NoKey.NO_KEY
+"""Says that a job has no idempotency key: each enqueue makes a job of its own."""
+
+TenantOf: TypeAlias = Callable[[Any], str] | NoTenant
+KeyOf: TypeAlias = Callable[[Any], str] | NoKey
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[M]):
+    """One job of a bulk enqueue with options of its own; those of the call are the defaults.
+
+    Attributes:
+        input: The payload, as for `JobHandle.enqueue`.
+        delay, run_at, priority, id: As for `JobHandle.enqueue`.
+    """
+
+    input: M | Mapping[str, Any]
+    _: KW_ONLY
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    priority: int | None = None
+    id: UUID | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Definition(Generic[M]):
+    """A declared job as data. Users meet it as `jobs.JobHandle`, which adds how to enqueue it.
+
+    Attributes:
+        name: The durable routing key: rows that wait carry it.
+        queue: The queue its jobs wait in.
+        input_type: The pydantic model of its payload.
+        fn: The decorated function.
+        is_async: Whether ``fn`` is an asynchronous function; others run in a thread.
+        takes_run: Whether ``fn`` takes the `Run` as its second argument.
+        retry: What happens after a failed attempt.
+        timeout: Longest duration of an attempt, None for no end.
+        priority: 0 to 3, 0 runs first.
+        idempotency_scope: ``"live"`` or ``"waiting"``.
+        name_stated: Whether the declaration states the name.
+        tenant: The function that derives the tenant, or `NO_TENANT`.
+        idempotency_key: The function that derives the key, or `NO_KEY`.
+    """
+
+    name: str
+    queue: str
+    input_type: type[M]
+    fn: Callable[..., Any]
+    is_async: bool
+    takes_run: bool
+    retry: Retry
+    timeout: timedelta | None
+    priority: int
+    idempotency_scope: Scope
+    name_stated: bool
+    tenant: TenantOf
+    idempotency_key: KeyOf
+    _codec: Codec[M] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_codec", Codec(self.input_type))
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether its jobs have an idempotency key."""
+        return not isinstance(self.idempotency_key, NoKey)
+
+    def parse(self, text: str) -> M:
+        """Return the input that a stored payload holds.
+
+        Raises PayloadUnreadable, with the path of the first bad value.
+        """
+        return self._codec.load(text)
+
+    def derive_tenant(self, input: M) -> str | None:
+        """Return the tenant of a job with this input, None for a job without tenants.
+
+        Raises TenantRequired where the function returns nothing, InvalidInput where it returns what
+        cannot be stored.
+        """
+        if isinstance(self.tenant, NoTenant):
+            return None
+        tenant = self._derive("tenant", self.tenant, input)
+        if tenant is None or tenant == "":
+            raise TenantRequired(
+                f"tenant: the function of job {self.name!r} returned {tenant!r}",
+                fix="Return the tenant's id, or declare the job with tenant=jobs.NO_TENANT.",
+            )
+        return _checked_text("tenant", tenant, NAME_LIMIT)
+
+    def derive_key(self, input: M) -> str | None:
+        """Return the idempotency key of a job with this input, None for a job without keys.
+
+        Raises IdempotencyRequired where the function returns nothing, InvalidInput where it returns
+        what cannot be stored.
+        """
+        if isinstance(self.idempotency_key, NoKey):
+            return None
+        key = self._derive("idempotency_key", self.idempotency_key, input)
+        if key is None or key == "":
+            raise IdempotencyRequired(
+                f"idempotency_key: the function of job {self.name!r} returned {key!r}",
+                fix="Return a key, or declare the job with idempotency_key=jobs.NO_KEY.",
+            )
+        return _checked_text("idempotency_key", key, KEY_LIMIT)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what was declared as plain JSON values, durations in seconds."""
+        try:
+            schema = self.input_type.model_json_schema()
+        except Exception:  # not every model has one; {} allows everything
+            schema = {}
+        return {
+            "name": self.name,
+            "queue": self.queue,
+            "input": schema,
+            "retry": self.retry.describe(),
+            "timeout": None if self.timeout is None else self.timeout.total_seconds(),
+            "priority": self.priority,
+            "idempotent": self.idempotent,
+            "idempotency_scope": self.idempotency_scope,
+        }
+
+    # -- from arguments to rows -------------------------------------------------------------------
+
+    def row(
+        self,
+        input: object,
+        delay: timedelta | None,
+        run_at: datetime | None,
+        priority: int | None,
+        id: UUID | None,
+    ) -> Row:
+        """Check one job and return what is sent for it. Raises as `JobHandle.enqueue`."""
+        _check_when(delay, run_at)
+        if priority is not None and (type(priority) is not int or priority not in PRIORITIES):
+            raise InvalidInput(f"must be 0, 1, 2 or 3, and is {priority!r:.200}", field="priority")
+        if id is not None and not isinstance(id, UUID):
+            raise InvalidInput(f"must be a UUID, and is a {type_name(id)}", field="id")
+        model = self._codec.accept(input)
+        text = self._codec.dump(model)
+        return Row(
+            id=uuid7() if id is None else id,
+            run_id=uuid7(),
+            supplied=id is not None,
+            tenant=self.derive_tenant(model) or "",
+            priority=self.priority if priority is None else priority,
+            run_at=run_at,
+            delay=timedelta() if delay is None else delay,
+            key=self.derive_key(model),
+            input=text,
+        )
+
+    def rows(
+        self,
+        items: Iterable[object],
+        delay: timedelta | None,
+        run_at: datetime | None,
+        priority: int | None,
+    ) -> Iterator[Row]:
+        """Check jobs one by one as they are asked for; an error carries the index."""
+        _check_when(delay, run_at)
+        for index, item in enumerate(items):
+            try:
+                if isinstance(item, Item):
+                    own = item.delay is not None or item.run_at is not None
+                    row = self.row(
+                        item.input,
+                        item.delay if own else delay,
+                        item.run_at if own else run_at,
+                        priority if item.priority is None else item.priority,
+                        item.id,
+                    )
+                else:
+                    row = self.row(item, delay, run_at, priority, None)
+            except JobsError as error:
+                error.at_item(index)
+                raise
+            yield row
+
+    def target(
+        self, traceparent: str | None, enqueued_by: str | None, on_conflict: OnConflict
+    ) -> Target:
+        """Check what an enqueue says of all its jobs alike."""
+        if on_conflict not in ("return", "raise"):
+            raise InvalidInput(
+                f"must be 'return' or 'raise', and is {on_conflict!r:.200}", field="on_conflict"
+            )
+        if enqueued_by is not None:
+            _checked_text("enqueued_by", enqueued_by, ENQUEUED_BY_LIMIT)
+        if traceparent is not None:
+            _checked_text("traceparent", traceparent, TRACEPARENT_LIMIT)
+            if not _TRACEPARENT.fullmatch(traceparent):
+                raise InvalidInput(
+                    "is not a W3C trace parent (00-<32 hex digits>-<16 hex digits>-<2 hex digits>)",
+                    field="traceparent",
+                )
+        return Target(
+            queue=self.queue,
+            name=self.name,
+            max_attempts=self.retry.attempts,
+            dead_letter=self.retry.dead_letter,
+            idempotency_scope=self.idempotency_scope,
+            traceparent=traceparent,
+            enqueued_by=enqueued_by,
+            on_conflict=on_conflict,
+        )
+
+    def _derive(self, what: str, function: Callable[[M], str], input: M) -> object:
+        try:
+            return function(input)
+        except Exception as error:
+            raise InvalidInput(
+                f"the function of job {self.name!r} raised {type(error).__qualname__}: {error}",
+                field=what,
+            ) from error
+
+
+def _checked_text(what: str, value: object, limit: int) -> str:
+    problem = text_problem(value, limit)
+    if problem is not None:
+        raise InvalidInput(problem, field=what)
+    return str(value)
+
+
+def _check_when(delay: timedelta | None, run_at: datetime | None) -> None:
+    if delay is not None:
+        if run_at is not None:
+            raise InvalidInput("cannot be given together with delay", field="run_at")
+        if not isinstance(delay, timedelta):
+            raise InvalidInput(f"must be a timedelta, and is a {type_name(delay)}", field="delay")
+        if not timedelta() <= delay <= LONGEST:
+            raise InvalidInput(
+                f"must be from 0 to {LONGEST.days} days, and is {delay}", field="delay"
+            )
+    if run_at is not None:
+        if not isinstance(run_at, datetime):
+            raise InvalidInput(
+                f"must be a datetime with a time zone, and is a {type_name(run_at)}", field="run_at"
+            )
+        if run_at.utcoffset() is None:
+            raise InvalidInput(
+                "is a datetime without a time zone, so nobody can tell which instant it is",
+                field="run_at",
+                fix="Give it one, for example datetime.now(timezone.utc) + timedelta(minutes=30).",
+            )
+        if not _EARLIEST <= run_at <= _LATEST:
+            raise InvalidInput(
+                f"must be from {_EARLIEST.year} to {_LATEST.year}, and is {run_at.isoformat()}",
+                field="run_at",
+            )
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type, for messages."""
+    return type(value).__qualname__

@@ -1,0 +1,297 @@
+"""The handle of a declared job: the surface through which it is enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import InitVar, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, NamedTuple, TypeVar, final, overload
+from uuid import UUID
+
+from psycopg import AsyncConnection, Connection
+from pydantic import BaseModel
+
+from jobs.definition import Definition, Item, type_name
+from jobs.enqueue import (
+    Enqueued,
+    Guard,
+    OnConflict,
+    Target,
+    copy_many,
+    enqueue_many,
+    enqueue_one,
+    guard_for_many,
+    send,
+    send_async,
+)
+from jobs.errors import ConnectionUnsupported, DeclarationError, InvalidInput
+from jobs.flavour import Plan
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+class _Operation(NamedTuple, Generic[T]):
+    target: Target
+    plan: Plan[T]
+    guard: Guard
+
+
+# Whoever holds it built the handle through jobs.job.
+BUILDER: Final = object()
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class JobHandle(Definition[M]):
+    """A declared job. Made by the decorator `jobs.job` and by nothing else.
+
+    Its attributes are those of `Definition`. It is the same object wherever it is copied or
+    unpickled.
+    """
+
+    proof: InitVar[object]
+
+    def __post_init__(self, proof: object) -> None:
+        if proof is not BUILDER:
+            raise DeclarationError(
+                "a JobHandle was made by hand", fix="Declare jobs with the decorator jobs.job."
+            )
+        super().__post_init__()
+        # for help(), and so that a pickled handle is a reference to it
+        for name in ("__doc__", "__module__", "__qualname__"):
+            object.__setattr__(self, name, getattr(self.fn, name, None))
+
+    def __repr__(self) -> str:
+        return f"<job {self.name!r} in queue {self.queue!r}: {self.input_type.__qualname__}>"
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)  # type: ignore[attr-defined]
+
+    def __copy__(self) -> JobHandle[M]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> JobHandle[M]:
+        return self
+
+    @overload
+    def enqueue(
+        self,
+        conn: Connection[Any],
+        input: M | Mapping[str, Any],
+        *,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        id: UUID | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+        on_conflict: OnConflict = "return",
+    ) -> Enqueued: ...
+
+    @overload
+    def enqueue(
+        self,
+        conn: AsyncConnection[Any],
+        input: M | Mapping[str, Any],
+        *,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        id: UUID | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+        on_conflict: OnConflict = "return",
+    ) -> Coroutine[Any, Any, Enqueued]: ...
+
+    def enqueue(
+        self,
+        conn: Connection[Any] | AsyncConnection[Any],
+        input: M | Mapping[str, Any],
+        *,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        id: UUID | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+        on_conflict: OnConflict = "return",
+    ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
+        """Enqueue one job, in the transaction of ``conn``: it exists once that commits.
+
+        Args:
+            conn: Any psycopg 3 connection. A synchronous one returns the answer, an asynchronous
+                one an awaitable of it.
+            input: The payload: the model of the job, or a mapping that the model accepts.
+            delay: How long the job waits at least, by the database's clock.
+            run_at: The instant before which it does not run, with a time zone. Not with ``delay``.
+            priority: 0 (runs first) to 3, by default that of the declaration.
+            id: An id of your own. If a job of this id exists, live or finished, nothing is
+                inserted. Needs the isolation level READ COMMITTED.
+            enqueued_by: Who asks, for audit; at most 1,024 bytes.
+            traceparent: W3C trace parent to carry into the run.
+            on_conflict: ``"return"`` answers with the job that has the idempotency key or the id,
+                ``"raise"`` raises DuplicateJob.
+
+        Raises:
+            InvalidInput: Something cannot be stored; names the path. Nothing was sent.
+            TenantRequired, IdempotencyRequired: The derived tenant or key is empty.
+            DuplicateJob: See ``on_conflict``.
+            EnqueueContended: The database gave up waiting for a session that enqueues the same key.
+            IsolationUnsupported, ConnectionUnsupported: ``conn`` cannot be used for this.
+            psycopg.Error: Whatever else the database says.
+
+        Locks nothing but the new row. Waits only for an open transaction that enqueued, or is
+        ending, a job of the same idempotency key or id.
+        """
+
+        def prepare() -> _Operation[Enqueued]:
+            row = self.row(input, delay, run_at, priority, id)
+            target = self.target(traceparent, enqueued_by, on_conflict)
+            guard = Guard.TRANSACTION if row.supplied else Guard.NONE
+            return _Operation(target, enqueue_one(target, row), guard)
+
+        return _perform(conn, prepare)
+
+    @overload
+    def enqueue_many(
+        self,
+        conn: Connection[Any],
+        items: Iterable[M | Mapping[str, Any] | Item[M]],
+        *,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+        on_conflict: OnConflict = "return",
+    ) -> list[Enqueued]: ...
+
+    @overload
+    def enqueue_many(
+        self,
+        conn: AsyncConnection[Any],
+        items: Iterable[M | Mapping[str, Any] | Item[M]],
+        *,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+        on_conflict: OnConflict = "return",
+    ) -> Coroutine[Any, Any, list[Enqueued]]: ...
+
+    def enqueue_many(
+        self,
+        conn: Connection[Any] | AsyncConnection[Any],
+        items: Iterable[M | Mapping[str, Any] | Item[M]],
+        *,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+        on_conflict: OnConflict = "return",
+    ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
+        """Enqueue many jobs in one statement for each 5,000 of them; all of them or none.
+
+        Args:
+            conn: As for `enqueue`. Several statements are one transaction.
+            items: Payloads as for `enqueue`, or `Item` with options of their own.
+            delay, run_at, priority, enqueued_by, traceparent: As for `enqueue`, for all items that
+                do not say otherwise.
+            on_conflict: As for `enqueue`. With ``"raise"`` nothing is left written.
+
+        Returns:
+            One answer for each item, in their order. Where a key or an id repeats among the items
+            the first one is created and the others answer ``existing``.
+
+        Raises as `enqueue`; the error's ``index`` and message say which item. All items are checked
+        before anything is sent.
+        """
+
+        def prepare() -> _Operation[list[Enqueued]]:
+            target = self.target(traceparent, enqueued_by, on_conflict)
+            rows = list(self.rows(items, delay, run_at, priority))
+            return _Operation(target, enqueue_many(target, rows), guard_for_many(target, rows))
+
+        return _perform(conn, prepare)
+
+    @overload
+    def copy_many(
+        self,
+        conn: Connection[Any],
+        inputs: Iterable[M | Mapping[str, Any]],
+        *,
+        priority: int | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+    ) -> int: ...
+
+    @overload
+    def copy_many(
+        self,
+        conn: AsyncConnection[Any],
+        inputs: Iterable[M | Mapping[str, Any]],
+        *,
+        priority: int | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+    ) -> Coroutine[Any, Any, int]: ...
+
+    def copy_many(
+        self,
+        conn: Connection[Any] | AsyncConnection[Any],
+        inputs: Iterable[M | Mapping[str, Any]],
+        *,
+        priority: int | None = None,
+        enqueued_by: str | None = None,
+        traceparent: str | None = None,
+    ) -> int | Coroutine[Any, Any, int]:
+        """Enqueue a stream of jobs without idempotency keys through COPY, due at once.
+
+        Args:
+            conn: As for `enqueue`, not in pipeline mode.
+            inputs: Payloads as for `enqueue`, read one by one and never held all at once.
+            priority, enqueued_by, traceparent: As for `enqueue`, for all of them.
+
+        Returns:
+            How many were enqueued.
+
+        Raises as `enqueue`; the error's ``index`` and message say which item. Nothing is left
+        written then, and a transaction that ``conn`` was in goes on.
+        """
+
+        def prepare() -> _Operation[int]:
+            if self.idempotent:
+                raise InvalidInput(
+                    f"job {self.name!r} has one, and COPY cannot look for others of the same key",
+                    field="idempotency_key",
+                    fix="Use enqueue_many.",
+                )
+            target = self.target(traceparent, enqueued_by, "return")
+            rows = self.rows(inputs, None, None, priority)
+            return _Operation(target, copy_many(target, rows), Guard.SAVEPOINT)
+
+        return _perform(conn, prepare)
+
+
+# -- either flavour of connection -----------------------------------------------------------------
+
+
+def _perform(
+    conn: Connection[Any] | AsyncConnection[Any], prepare: Callable[[], _Operation[T]]
+) -> T | Coroutine[Any, Any, T]:
+    if isinstance(conn, Connection):
+        operation = prepare()
+        return send(conn, operation.target, operation.plan, operation.guard)
+    if isinstance(conn, AsyncConnection):
+        return _perform_async(conn, prepare)
+    raise ConnectionUnsupported(
+        f"jobs are enqueued on a psycopg 3 connection, and a {type_name(conn)} was given"
+    )
+
+
+async def _perform_async(conn: AsyncConnection[Any], prepare: Callable[[], _Operation[T]]) -> T:
+    operation = prepare()
+    return await send_async(conn, operation.target, operation.plan, operation.guard)
