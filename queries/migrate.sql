@@ -197,7 +197,7 @@ commit /* jobs:commit_migration */ transaction;
 -- rows: sessions with a lock on a table of the schema or with the lock of LockMigrations, the
 --     longest transaction first. What the role may not see of others is null.
 -- cost: the lock table of the server, once
--- nullable: role_name, application, state, open_for
+-- nullable: role_name, application, state, open_for, -pid
 select /* jobs:list_lock_holders */
     a.pid::integer as pid,
     a.usename::text as role_name,
