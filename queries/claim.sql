@@ -4,17 +4,18 @@
 -- callers: jobs.worker.claim (every pass of a worker that has a free slot)
 -- tx: own autocommitted statement
 -- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
---     no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for the
---     length of the statement also a row that left its state after the snapshot. Deletes the buried.
+--     no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for
+--     the length of the statement also a row that left its state after the snapshot. Deletes the
+--     buried.
 -- index: job_ready_idx, job_running_idx, job_pkey
 -- fence: raises claims on each row; a rescue also sets revoked to the token it took away
 -- clock: now() for what is due and for the lease, so a slow statement shortens the lease, never
 --     lengthens it
 -- rows: verdict claimed (run it), buried (already ended here, tell the settle hook). In no order.
 --     Never more claimed of a queue than its free slots; the queues asked are distinct.
--- cost: one ordered probe a queue and priority that stops at the free slots, one update a job, never
---     heap-only because state is indexed. The running rows are looked at only when @rescue is set,
---     and then only those older than one lease. No sort, no sequential scan.
+-- cost: one ordered probe a queue and priority that stops at the free slots, one update a job,
+--     never heap-only because state is indexed. The running rows are looked at only when @rescue is
+--     set, and then only those older than one lease. No sort, no sequential scan.
 -- nullable: traceparent, enqueued_by
 with /* jobs:claim_jobs */ request as (
     select
@@ -112,18 +113,19 @@ due as materialized (
     cross join lateral (
         select probe.id
         from generate_series(0, 3) as p (priority)
-        cross join lateral (
-            select j.id
-            from jobs.job as j
-            where
-                j.queue = r.queue
-                and j.priority = p.priority
-                and j.state = 'ready'
-                and j.available_at <= now()
-            order by j.available_at, j.id
-            limit r.free
-            for no key update of j skip locked
-        ) as probe
+        cross join
+            lateral (
+                select j.id
+                from jobs.job as j
+                where
+                    j.queue = r.queue
+                    and j.priority = p.priority
+                    and j.state = 'ready'
+                    and j.available_at <= now()
+                order by j.available_at, j.id
+                limit r.free
+                for no key update of j skip locked
+            ) as probe
         limit greatest(
             0,
             r.free - (
@@ -136,8 +138,8 @@ due as materialized (
 buried as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
-        stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key, traceparent,
-        enqueued_by, claimed_at, created_at, input
+        stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
+        traceparent, enqueued_by, claimed_at, created_at, input
     )
     select
         l.id,
@@ -195,18 +197,21 @@ claimed as (
         attempt = j.attempt + 1,
         last_error = case
             when j.state = 'running'
-                then 'LeaseLapsed: the lease ended at ' || j.lease_expires_at::text || ' without a settle'
+                then
+                    'LeaseLapsed: the lease ended at ' || j.lease_expires_at::text
+                    || ' without a settle'
             else j.last_error
         end,
         claimed_at = now(),
         lease_expires_at = now() + @lease::interval,
         rescue_at = now() + @lease::interval,
         unique_key = case when j.idempotency_scope = 'live' then j.unique_key end
-    where j.id = any(array(
-        select d.id from due as d
-        union all
-        select l.id from lapsed as l where l.fate = 'rescued'
-    ))
+    where
+        j.id = any(array(
+            select d.id from due as d
+            union all
+            select l.id from lapsed as l where l.fate = 'rescued'
+        ))
     returning
         j.id,
         j.run_id,

@@ -2,9 +2,9 @@
 -- purpose: insert one job, unless its id or its idempotency key is taken.
 -- callers: jobs.enqueue (JobHandle.enqueue), at most twice a call
 -- tx: the transaction of the caller
--- locks: the new row. Waits only for an open transaction that inserts, or is ending, a job of the same
---     id or the same (name, tenant, idempotency key), and for the moment in which one is claimed,
---     renewed or settled.
+-- locks: the new row. Waits only for an open transaction that inserts, or is ending, a job of the
+--     same id or the same (name, tenant, idempotency key), and for the moment in which one is
+--     claimed, renewed or settled.
 -- index: job_pkey, job_unique_idx; settled_pkey for a supplied id
 -- fence: none, nobody holds the job yet
 -- clock: clock_timestamp(), so that a long transaction does not backdate its jobs
@@ -41,18 +41,18 @@ returning id;
 -- purpose: insert many jobs of one name in one statement, and say for each whether it is new.
 -- callers: jobs.enqueue (JobHandle.enqueue_many), at most twice a call
 -- tx: the transaction of the caller
--- locks: the new rows, inserted in order of (tenant, key digest, id) by their bytes, so that two bulk
---     enqueues of the same keys wait for each other and never deadlock. An existing job is read, not
---     locked.
---     Waits as EnqueueJob does.
+-- locks: the new rows, inserted in order of (tenant, key digest, id) by their bytes, so that two
+--     bulk enqueues of the same keys wait for each other and never deadlock. An existing job is
+--     read, not locked. Waits as EnqueueJob does.
 -- index: job_pkey, job_unique_idx; settled_pkey for supplied ids
 -- fence: none, nobody holds the jobs yet
--- clock: clock_timestamp() for each row, in the order given, which is so the order of equal priorities
--- rows: one for each input row, in no order, told apart by its run id as asked: created; existing with
---     the id and run id of the job that has the key or the id; unknown (the job in the way was not
---     visible to this statement, or the id repeats inside the batch: FindEnqueued tells).
--- cost: as EnqueueJob for each row, and one sort of the input; up to three probes for each row that is
---     not new. Linear in the rows.
+-- clock: clock_timestamp() for each row, in the order given, which is so the order of equal
+--     priorities
+-- rows: one for each input row, in no order, told apart by its run id as asked: created; existing
+--     with the id and run id of the job that has the key or the id; unknown (the job in the way was
+--     not visible to this statement, or the id repeats inside the batch: FindEnqueued tells).
+-- cost: as EnqueueJob for each row, and one sort of the input; up to three probes for each row that
+--     is not new. Linear in the rows.
 -- errors: lock timeout, deadlock or serialization failure while waiting for the same key
 -- nullable: id, run_id
 with /* jobs:enqueue_jobs */ asked as materialized (
@@ -61,7 +61,8 @@ with /* jobs:enqueue_jobs */ asked as materialized (
         listed.run_id,
         listed.tenant,
         listed.priority,
-        coalesce(listed.run_at, clock_timestamp() + listed.delay) as available_at, /* in input order */
+        /* in input order */
+        coalesce(listed.run_at, clock_timestamp() + listed.delay) as available_at,
         listed.idempotency_key,
         sha256(convert_to(listed.idempotency_key, 'UTF8')) as unique_key,
         listed.input
@@ -142,7 +143,7 @@ left join lateral (
         k.first_id as id,
         k.first_run_id as run_id
     where
-        k.unique_key is not null /* the key repeats inside this very batch, and the first one is new */
+        k.unique_key is not null /* repeated inside this very batch, and the first one is new */
         and k.first_run_id in (select a.run_id from added as a)
     union all
     select
@@ -172,11 +173,11 @@ where k.run_id not in (select a.run_id from added as a);
 -- callers: jobs.enqueue, after EnqueueJob or EnqueueJobs left a row unanswered
 -- tx: the transaction of the caller
 -- locks: none
--- index: job_pkey, settled_pkey, job_unique_idx; job_running_idx and settled_settled_at_idx only when
---     @since is given
+-- index: job_pkey, settled_pkey, job_unique_idx; job_running_idx and settled_settled_at_idx only
+--     when @since is given
 -- fence: none, it changes nothing
--- rows: one for each row asked that is found, told apart by its run id as asked. With @since also the
---     job that held the key a moment ago and has started or ended meanwhile.
+-- rows: one for each row asked that is found, told apart by its run id as asked. With @since also
+--     the job that held the key a moment ago and has started or ended meanwhile.
 -- cost: up to three unique probes a row; with @since also the running rows of the queue and what
 --     settled since, which only a row that lost two races in a row pays
 with /* jobs:find_enqueued */ asked as (
@@ -241,7 +242,8 @@ cross join lateral (
 ) as found;
 
 -- name: ReadIsolation :one
--- purpose: the isolation level of the current transaction, since a fresh snapshot needs READ COMMITTED.
+-- purpose: the isolation level of the current transaction, since a fresh snapshot needs READ
+--     COMMITTED.
 -- callers: jobs.enqueue, before an insert with supplied ids, and to begin the transaction of a
 --     connection that is not in autocommit mode before a savepoint is set in it
 -- tx: the transaction of the caller
@@ -253,9 +255,9 @@ cross join lateral (
 select /* jobs:read_isolation */ current_setting('transaction_isolation')::text as isolation;
 
 -- name: UndoRepublished :many
--- purpose: take back jobs just inserted under an id supplied by the caller, where a job of that id has
---     finished meanwhile. The insert waited for the settle that moved the old row, and its own snapshot
---     could not see where to.
+-- purpose: take back jobs just inserted under an id supplied by the caller, where a job of that id
+--     has finished meanwhile. The insert waited for the settle that moved the old row, and its own
+--     snapshot could not see where to.
 -- callers: jobs.enqueue, in the transaction of the insert, after every insert with supplied ids
 -- tx: the same transaction as the insert, READ COMMITTED (a fresh snapshot is the point)
 -- locks: the rows that this very transaction inserted
@@ -281,7 +283,8 @@ returning j.id;
 -- rows: the number inserted
 -- cost: one COPY
 insert into jobs.job (
-    id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, traceparent, enqueued_by, input
+    id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, traceparent, enqueued_by,
+    input
 ) values (
     @id, @run_id, @queue, @name, @tenant, @priority, @max_attempts, @dead_letter, @traceparent,
     @enqueued_by, @input

@@ -6,8 +6,8 @@
 -- index: job_pkey
 -- fence: claims and worker
 -- clock: now()
--- rows: one for each pair asked: renewed; busy (ours, but somebody holds the row, an open completion
---     for instance: ask again); lost (rescued, settled or removed: stop the run).
+-- rows: one for each pair asked: renewed; busy (ours, but somebody holds the row, an open
+--     completion for instance: ask again); lost (rescued, settled or removed: stop the run).
 -- cost: one primary key probe and one heap-only update a job, no index is written
 with /* jobs:renew_leases */ asked as (
     select
@@ -29,14 +29,21 @@ renewed as (
     update jobs.job as j
     set lease_expires_at = now() + @lease::interval
     where j.id = any(array(select h.id from held as h))
-    returning j.id, j.claims
+    returning
+        j.id,
+        j.claims
 )
 
 select
     a.id::uuid as id,
     a.claims::bigint as claims,
     (case
-        when (a.id, a.claims) in (select r.id, r.claims from renewed as r) then 'renewed'
+        when (a.id, a.claims) in (
+            select
+                r.id,
+                r.claims
+            from renewed as r
+        ) then 'renewed'
         when exists (
             select 1
             from jobs.job as j

@@ -2,17 +2,20 @@
 -- purpose: end or give back a batch of running jobs, for the worker that still holds each of them.
 --     Outcomes asked: completed, retry (ready again after the delay), dead (terminal error),
 --     released (handed back, the attempt does not count).
--- callers: jobs.worker.settle (batches), jobs.run.complete (one job, in the transaction of the body)
+-- callers: jobs.worker.settle (batches), jobs.run.complete (one job, in the transaction of the
+--     body)
 -- tx: own autocommitted statement, or the transaction of the caller
 -- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody.
 -- index: job_pkey, settled_pkey
 -- fence: claims and worker, tested in the locking step
 -- clock: clock_timestamp() for the next due time, so that an open transaction does not backdate it
--- rows: one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had
---     landed before, its reply was lost: a success without a second effect); again (the row is held by
---     another statement: send it again); lost (taken away: the effect does not count).
+-- rows: one for each pair asked (the first one where a pair repeats). landed, with the state the
+--     job is in now; repeated (this settle had landed before, its reply was lost: a success without
+--     a second effect); again (the row is held by another statement: send it again); lost (taken
+--     away: the effect does not count).
 -- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
 --     Counters are one insert a name and outcome.
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest renewal
 -- nullable: @error_types, state
 with /* jobs:settle_jobs */ asked as (
     select distinct on (listed.id, listed.claims)
@@ -97,8 +100,8 @@ held as materialized (
 moved as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
-        stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key, traceparent,
-        enqueued_by, claimed_at, created_at, input
+        stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
+        traceparent, enqueued_by, claimed_at, created_at, input
     )
     select
         h.id,
@@ -132,7 +135,9 @@ gone as (
     delete from jobs.job as j
     where
         j.id = any(array(
-            select h.id from held as h where h.outcome in ('completed', 'dead', 'failed', 'cancelled')
+            select h.id
+            from held as h
+            where h.outcome in ('completed', 'dead', 'failed', 'cancelled')
         ))
 ),
 
@@ -145,7 +150,10 @@ kept as (
         rescue_at = null,
         available_at = clock_timestamp()
         + least(greatest(h.delay, interval '0'), interval '3650 days'),
-        attempt = case when h.outcome = 'released' then greatest(j.attempt - 1, 0) else j.attempt end,
+        attempt = case
+            when h.outcome = 'released' then greatest(j.attempt - 1, 0)
+            else j.attempt
+        end,
         last_error = h.last_error
     from held as h
     where j.id = h.id and h.outcome in ('retry', 'released')
@@ -205,7 +213,11 @@ select
             where j.id = a.id
         ),
         (
-            select case when a.claims > s.revoked and a.claims <= s.claims then 'repeated' else 'lost' end
+            select
+                case
+                    when a.claims > s.revoked and a.claims <= s.claims then 'repeated'
+                    else 'lost'
+                end
             from jobs.settled as s
             where s.id = a.id
         ),
@@ -213,4 +225,9 @@ select
     )::text,
     null
 from asked as a
-where (a.id, a.claims) not in (select h.id, h.claims from held as h);
+where (a.id, a.claims) not in (
+    select
+        h.id,
+        h.claims
+    from held as h
+);

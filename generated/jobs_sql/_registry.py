@@ -83,7 +83,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -262,7 +262,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="6f589653925d80d8c75e0412e3470b33f98daaca24630f770ed78fa6eab75cd5",
+        sha256="a392d68b7eb6d99b02230c7748d7b11bad4a14d35c527ba6a676ba12d260466f",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -283,7 +283,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "CopyJobs": Statement(
         name="CopyJobs",
@@ -395,7 +395,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="6fb000ccc2ad16a413d4c14a615e0f2696ba79ad4318d729f500f14e3c7efa7b",
+        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -556,7 +556,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="6fb000ccc2ad16a413d4c14a615e0f2696ba79ad4318d729f500f14e3c7efa7b",
+        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -739,7 +739,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="6fb000ccc2ad16a413d4c14a615e0f2696ba79ad4318d729f500f14e3c7efa7b",
+        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -840,7 +840,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="6fb000ccc2ad16a413d4c14a615e0f2696ba79ad4318d729f500f14e3c7efa7b",
+        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -1598,7 +1598,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "clock_timestamp() for how long the transaction has been open",
             "rows": "sessions with a lock on a table of the schema or with the lock of LockMigrations, the longest transaction first. What the role may not see of others is null.",
             "cost": "the lock table of the server, once",
-            "nullable": "role_name, application, state, open_for",
+            "nullable": "role_name, application, state, open_for, -pid",
         },
         params=(
             Parameter(
@@ -1648,7 +1648,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "ListMigrations": Statement(
         name="ListMigrations",
@@ -1706,7 +1706,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -1737,7 +1737,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "MissingRights": Statement(
         name="MissingRights",
@@ -1781,7 +1781,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "OutcomeCounts": Statement(
         name="OutcomeCounts",
@@ -1888,7 +1888,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "QueueStats": Statement(
         name="QueueStats",
@@ -2006,7 +2006,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="6fb000ccc2ad16a413d4c14a615e0f2696ba79ad4318d729f500f14e3c7efa7b",
+        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
     ),
     "ReadSession": Statement(
         name="ReadSession",
@@ -2090,7 +2090,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -2168,7 +2168,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/lease.sql",
-        sha256="0debadca4e02b84e699cfed4bd01a90948184009bbbd8731b63a5b3db4dc61e8",
+        sha256="fad3eb801940db15d8b8c3cc4483a790fd9b6a548c875a70ed17b33ce64a83a8",
     ),
     "SchemaStatus": Statement(
         name="SchemaStatus",
@@ -2234,7 +2234,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="8faf7b1c96829dbfac6709df0e6bf30b59fb71e67c21eca09666b1113c200d5f",
+        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
     ),
     "SettleJobs": Statement(
         name="SettleJobs",
@@ -2253,6 +2253,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "clock_timestamp() for the next due time, so that an open transaction does not backdate it",
             "rows": "one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had landed before, its reply was lost: a success without a second effect); again (the row is held by another statement: send it again); lost (taken away: the effect does not count).",
             "cost": "a completed job is one lock, one delete and one insert; a retry one lock and one update. Counters are one insert a name and outcome.",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
             "nullable": "@error_types, state",
         },
         params=(
@@ -2352,7 +2353,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="57ddbcdba73adf9ef75c5287ccd5f8255ca0a91216bd65f2706230689bc686c9",
+        sha256="bf349db7b97b2882998bbc983bf2cc26dd3514ea726d1328b5038f7af01c4789",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
@@ -2399,6 +2400,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="6fb000ccc2ad16a413d4c14a615e0f2696ba79ad4318d729f500f14e3c7efa7b",
+        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
     ),
 }
