@@ -17,14 +17,14 @@ from pytest_postgresql import factories
 from devkit import postgres
 from devkit.process import end_with_parent
 from devkit.rundir import run_dir
-from tests.support.server import SETTINGS, Clones, load_schema, use_shared_server
+from tests.support.server import SETTINGS, Clones, install_schema, load_template, use_shared_server
 from tests.support.stepped import Session
 from tests.support.strictness import refuse_skip
 from tests.support.workers import WorkerProcess, python_command
 
 Connect = Callable[..., Connection[Any]]
 
-_template = factories.postgresql_noproc(load=[load_schema])
+_template = factories.postgresql_noproc(load=[load_template])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,17 +59,48 @@ def clones(request: pytest.FixtureRequest) -> Clones:
     return Clones(host=template.host, template=template.template_dbname, prefix=template.dbname)
 
 
+@pytest.fixture(scope="session")
+def lone_clones() -> Iterator[Clones]:
+    """Makes databases on a second server that nothing but the running test uses.
+
+    What another database's sessions do decides when dead row versions may be pruned here, and with
+    that the count of heap-only updates and of buffers. Autovacuum is off.
+    """
+    with (
+        run_dir("sql-jobs-tests") as place,
+        postgres.start(
+            place / "pg", durable=False, settings=SETTINGS | {"autovacuum": "off"}
+        ) as server,
+    ):
+        with psycopg.connect(server.dsn(), autocommit=True) as conn:
+            conn.execute("create database template_jobs")
+        install_schema(server.dsn("template_jobs"))
+        yield Clones(host=str(server.socket_dir), template="template_jobs", prefix="lone")
+
+
+def _clones_for(request: pytest.FixtureRequest) -> Clones:
+    lone = request.node.get_closest_marker("lone")
+    made: Clones = request.getfixturevalue("lone_clones" if lone else "clones")
+    return made
+
+
 @pytest.fixture
-def database(clones: Clones) -> Iterator[str]:
-    """DSN of a fresh database with our schema, this test's own."""
-    with clones.clone() as dsn:
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """DSN of a fresh database with our schema, this test's own.
+
+    With the marker `lone` it is on a server of its own as well.
+    """
+    with _clones_for(request).clone() as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
-def module_database(clones: Clones) -> Iterator[str]:
-    """DSN of one database for all tests of a module, for data that is costly to make."""
-    with clones.clone() as dsn:
+def module_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """DSN of one database for all tests of a module, for data that is costly to make.
+
+    It is on a lone server when the module is marked so.
+    """
+    with _clones_for(request).clone() as dsn:
         yield dsn
 
 
@@ -167,7 +198,7 @@ def durable_database(durable_server: postgres.Server) -> str:
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute("drop database if exists crash with (force)")
         conn.execute("create database crash")
-    load_schema(dbname="crash", host=str(server.socket_dir), port=server.port, user="postgres")
+    install_schema(server.dsn("crash"))
     return server.dsn("crash")
 
 

@@ -62,3 +62,45 @@ async def test_async_fixtures_are_on_the_same_database(
     async with pool.connection() as pooled:
         cursor = await pooled.execute("select n from public.t")
         assert await cursor.fetchone() == (7,)
+
+
+def test_another_databases_sessions_can_hold_pruning_back_here(
+    clones: Clones, conn: Connection[Any]
+) -> None:
+    """Why the marker `lone` exists."""
+    assert heap_only_share(conn, clones.dsn("postgres")) < 1
+
+
+@pytest.mark.lone
+class TestLone:
+    def test_it_is_another_server(self, clones: Clones, database: str) -> None:
+        assert conninfo_to_dict(database)["host"] != clones.host
+
+    def test_its_sessions_are_all_ours(self, conn: Connection[Any]) -> None:
+        others = conn.execute(
+            "select count(*) from pg_stat_activity"
+            " where backend_type in ('client backend', 'autovacuum launcher', 'autovacuum worker')"
+            " and pid <> pg_backend_pid()"
+        ).fetchone()
+        assert others == (0,)
+
+    def test_what_others_hold_open_does_not_matter(
+        self, clones: Clones, conn: Connection[Any]
+    ) -> None:
+        assert heap_only_share(conn, clones.dsn("postgres")) == 1
+
+
+def heap_only_share(conn: Connection[Any], other: str) -> float:
+    """Share of heap-only updates of one row, while a session of ``other`` holds a transaction."""
+    with psycopg.connect(other) as holder:
+        holder.execute("select pg_current_xact_id()")
+        conn.execute("create table public.t (n int, filling text) with (fillfactor = 50)")
+        conn.execute("insert into public.t values (1, repeat('x', 1000))")
+        for _ in range(100):
+            conn.execute("update public.t set n = n + 1")
+    conn.execute("select pg_stat_force_next_flush()")
+    row = conn.execute(
+        "select n_tup_hot_upd::float8 / n_tup_upd from pg_stat_user_tables where relname = 't'"
+    ).fetchone()
+    assert row is not None
+    return float(row[0])

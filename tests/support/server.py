@@ -12,9 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from devkit import postgres
 from devkit.rundir import run_dir
+from jobs.migrate import migrate
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST_VARIABLE = "SQL_JOBS_TEST_HOST"
@@ -55,18 +57,15 @@ def use_shared_server(config: pytest.Config) -> None:
     config.option.postgresql_dbname = f"jobs_{os.environ[RUN_VARIABLE]}"
 
 
-def load_schema(*, dbname: str, host: str, port: str | int, user: str, **_: object) -> None:
-    """Install our schema in a database (the load callable of pytest-postgresql)."""
-    with psycopg.connect(dbname=dbname, host=host, port=port, user=user, autocommit=True) as conn:
-        apply_schema_files(conn)
+def install_schema(dsn: str) -> None:
+    """Install our schema in the database of that DSN."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        migrate(conn)
 
 
-def apply_schema_files(conn: psycopg.Connection) -> None:
-    """Send each file of schema/ whole, in the order of their names."""
-    for file in sorted((ROOT / "schema").glob("*.sql")):
-        result = conn.pgconn.exec_(file.read_bytes())
-        if result.status not in (psycopg.pq.ExecStatus.COMMAND_OK, psycopg.pq.ExecStatus.TUPLES_OK):
-            raise RuntimeError(f"{file.name}: {result.get_error_message()}")
+def load_template(*, dbname: str, host: str, port: str | int, user: str, **_: object) -> None:
+    """Install our schema in the template (the load callable of pytest-postgresql)."""
+    install_schema(make_conninfo(dbname=dbname, host=host, port=port, user=user))
 
 
 @dataclass(frozen=True)
