@@ -309,3 +309,10 @@ class DatabaseUnreachable(JobsError, ConnectionError):
 
     code = "JOB_DATABASE_UNREACHABLE"
     fix = "Check the connection string and that the server is up and accepts this role."
+
+
+class LoadError(JobsError):
+    """Raised when importing a module named on a command line raised: the ``__cause__``."""
+
+    code = "JOB_LOAD_FAILED"
+    fix = "Correct the module; importing it with python -c shows the whole traceback."

@@ -35,10 +35,21 @@ from jobs.flavour import Plan, call, drive
 from jobs.shipped import Migration, shipped
 from jobs_sql import migrate as sql
 
-__all__ = ["LOCK_KEY", "Migration", "check", "migrate", "render", "shipped"]
+__all__ = [
+    "LOCK_KEY",
+    "LOCK_TIMEOUT",
+    "PATIENCE",
+    "Migration",
+    "check",
+    "migrate",
+    "render",
+    "shipped",
+]
 
 # Key of the advisory lock that lets one process migrate at a time: the bytes "sql-jobs".
 LOCK_KEY = int.from_bytes(b"sql-jobs", "big")
+LOCK_TIMEOUT = timedelta(seconds=1)
+PATIENCE = timedelta(minutes=2)
 
 _OLDEST_SERVER = 150000
 _PLACEHOLDER = re.compile(r"\$(\d+)")
@@ -96,8 +107,8 @@ async def _check_async(conn: AsyncConnection[Any], plan: Plan[list[Migration]]) 
 def migrate(
     conn_or_dsn: Connection[Any] | str = "",
     *,
-    lock_timeout: timedelta = timedelta(seconds=1),
-    patience: timedelta = timedelta(minutes=2),
+    lock_timeout: timedelta = LOCK_TIMEOUT,
+    patience: timedelta = PATIENCE,
 ) -> list[Migration]:
     """Install what is pending, all of it in one transaction or nothing.
 
@@ -172,7 +183,7 @@ def render(conn_or_dsn: Connection[Any] | str | None = None) -> str:
         "-- sql-jobs: for psql, which stops at the first error and then keeps nothing of it",
         "\\set ON_ERROR_STOP on",
         _literal(sql.BEGIN_MIGRATION),
-        _literal(sql.PREPARE_MIGRATION, "1000ms"),
+        _literal(sql.PREPARE_MIGRATION, f"{LOCK_TIMEOUT // timedelta(milliseconds=1)}ms"),
         _literal(sql.LOCK_MIGRATIONS, LOCK_KEY),
     ]
     for file in files:

@@ -1,0 +1,57 @@
+"""Reads the command line, runs one command, and says plainly what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from jobs.cli import migrate, version
+from jobs.cli.arguments import Subcommands
+from jobs.errors import ConfigError, JobsError, ModuleShadowed
+
+_ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
+    migrate.add_parser,
+    version.add_parser,
+)
+
+_FAILED = 1
+_MISUSED = 2
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status of the process.
+
+    Args:
+        argv: Arguments behind the command's name; those of the process by default.
+
+    Returns:
+        0 for success, 1 where the command failed, 2 where it was called wrongly, 130 after Ctrl-C.
+        Errors of the library are printed to standard error with their cause, code and fix.
+    """
+    parser = argparse.ArgumentParser(
+        prog="jobs", description="Durable background jobs on PostgreSQL.", allow_abbrev=False
+    )
+    sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add_parser in _ADD_PARSERS:
+        add_parser(sub)
+    try:
+        args = parser.parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = args.run
+        status = run(args)
+        sys.stdout.flush()
+    except JobsError as error:
+        print(f"error: {error.cause} [{error.code}]\nfix: {error.fix}", file=sys.stderr)
+        return _MISUSED if isinstance(error, ConfigError | ModuleShadowed) else _FAILED
+    except BrokenPipeError:
+        # Whoever read the output had enough. Python would complain again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except SystemExit as end:  # argparse has printed what it has to say
+        return end.code if isinstance(end.code, int) else _FAILED
+    return status

@@ -1,0 +1,76 @@
+"""From ``module:registry`` on a command line to a registry of jobs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+from jobs.errors import ConfigError, JobsError, LoadError, ModuleShadowed
+from jobs.registry import Registry, find_shadowed, load
+
+
+def load_registry(target: str) -> Registry:
+    """Load the registry that a command line names, the working directory searched first.
+
+    Args:
+        target: ``package.module:registry``, or ``package.module`` for the jobs that this module
+            itself exports.
+
+    Raises:
+        ConfigError: Nothing importable has that name, it is no registry, or it has no jobs.
+        ModuleShadowed: The application has a module called ``jobs``, which is this library.
+        LoadError: Importing it raised; the exception is the ``__cause__``.
+        DeclarationError: The jobs declared there clash.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        registry = load(target) if ":" in target else _registry_of(target)
+    except JobsError:
+        raise
+    except ImportError as error:
+        # Its own name for something of the application's that the library hides.
+        if error.name == "jobs" and (own := find_shadowed()) is not None:
+            raise ModuleShadowed(f"{error}, because it is this library, not your {own}") from error
+        raise _broken(target, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(target, error) from error
+    if not len(registry):
+        raise ConfigError(
+            f"{target} has no jobs",
+            fix="Name the module whose functions are decorated with @jobs.job.",
+        )
+    return registry
+
+
+def _registry_of(name: str) -> Registry:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"a registry is named as module:attribute or module, not {name!r}")
+    if name.partition(".")[0] == "jobs":
+        load(f"{name}:registry")  # says what is wrong with that
+    try:
+        return Registry.of(importlib.import_module(name))
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"there is no module {error.name!r}",
+                fix="Run from the folder that holds it, or install the package that does.",
+            ) from error
+        raise
+
+
+def _broken(target: str, error: BaseException) -> LoadError:
+    """Say what an import raised, and where in the application's own code."""
+    where = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if "importlib" not in frame.filename and frame.filename != __file__:
+            where = f" ({frame.filename}, line {frame.lineno})"
+    if isinstance(error, SyntaxError):
+        where = f" ({error.filename}, line {error.lineno})"
+    message = error.msg if isinstance(error, SyntaxError) else error
+    return LoadError(
+        f"importing {target.partition(':')[0]} raised {type(error).__name__}: {message}{where}"
+    )
