@@ -175,6 +175,7 @@ class TestOthersHoldTheRow:
         assert tables.lockable(conn, [mine[0], foreign[0]]) == {foreign[0]}
 
 
+@pytest.mark.lone  # what other databases hold open decides when a page is pruned
 class TestCost:
     def test_every_renewal_is_heap_only(self, conn: Conn) -> None:
         held = [running(conn) for _ in range(50)]
