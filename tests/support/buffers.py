@@ -115,7 +115,9 @@ class _Capture(RawCursor[Any]):
         raise _CapturedError(query, params or ())
 
 
-def encoded(conn: Connection[Any], name: str, **params: Any) -> tuple[str, tuple[str | None, ...]]:
+def encoded(
+    conn: Connection[Any], name: str, /, **params: Any
+) -> tuple[str, tuple[str | None, ...]]:
     """The text and the encoded parameters that the generated function of a statement sends."""
     statement = STATEMENTS[name]
     module = importlib.import_module(f"jobs_sql.{statement.module}")
@@ -128,7 +130,7 @@ def encoded(conn: Connection[Any], name: str, **params: Any) -> tuple[str, tuple
     raise AssertionError(f"{name} sends no single statement")
 
 
-def explain(conn: Connection[Any], name: str, *, generic: bool = False, **params: Any) -> Plan:
+def explain(conn: Connection[Any], name: str, /, *, generic: bool = False, **params: Any) -> Plan:
     """Run a generated statement under EXPLAIN ANALYZE; what it does happens.
 
     conn: an autocommit session, or one in a transaction that the caller ends.
