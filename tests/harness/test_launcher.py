@@ -188,6 +188,22 @@ sys.stdin.read() if sys.argv[2] == "die" else server.detach()
 """
 
 
+def test_the_command_line_detaches_and_stops(place: Path) -> None:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "devkit.postgres", str(place / "pg"), *options]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    started = run("--detach")
+    assert started.returncode == 0, started.stderr
+    assert ask(started.stdout.strip(), "select 1") == "1"
+    again = run()
+    assert again.returncode == 1
+    assert "already running" in again.stderr
+    assert run("--stop").returncode == 0
+    assert postgres.running_pid(place / "pg") is None
+    assert run("--stop").returncode == 1
+
+
 @needs_linux
 class TestParent:
     def start(self, place: Path, how: str) -> tuple[subprocess.Popen[str], int]:

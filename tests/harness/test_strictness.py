@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.support import inner
+from tests.support import inner, strictness
 from tests.support.server import ROOT
 from tests.support.strictness import VARIABLE
 
@@ -41,3 +41,21 @@ def test_in_ci_a_module_that_skips_itself_fails() -> None:
     status, output = run("suite_skipped_whole.py", **{VARIABLE: "1"})
     assert status not in (0, 5), output
     assert "no_such_module_anywhere" in output
+
+
+@pytest.mark.parametrize(("reason", "outcome"), [("no tc here", "skipped"), ("other", "failed")])
+def test_only_listed_reasons_are_allowed(
+    monkeypatch: pytest.MonkeyPatch, reason: str, outcome: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setitem(strictness.ALLOWED, r"^Skipped: no tc\b", "tc needs a kernel module")
+    report = pytest.TestReport(
+        "x.py::test",
+        ("x.py", 1, "test"),
+        {},
+        "skipped",
+        ("x.py", 1, f"Skipped: {reason}"),
+        "call",
+    )
+    strictness.refuse_skip(report)
+    assert report.outcome == outcome
