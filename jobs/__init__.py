@@ -1,6 +1,6 @@
 """Durable background jobs on PostgreSQL, where every statement is a reviewed .sql file."""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from jobs.declare import NO_KEY, NO_TENANT, Item, JobHandle, job
 from jobs.enqueue import Enqueued
@@ -89,7 +89,7 @@ __all__ = [
     "uuid7",
 ]
 
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Tell a missing name of this library from one of an application's own ``jobs.py``."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar, get_args, overload
+from typing import Any, Final, ForwardRef, Protocol, TypeVar, get_args, overload
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
@@ -240,7 +241,7 @@ def _signature(fn: object, scope: Mapping[str, Any]) -> tuple[type[BaseModel], b
         raise DeclarationError(
             f"{who} must take one or two positional parameters, its input and optionally its run"
         )
-    if len(parameters) == 2 and not _may_be_run(parameters[1].annotation):
+    if len(parameters) == 2 and not _may_be_run(_resolved(fn, parameters[1].annotation, scope)):
         raise DeclarationError(
             f"{who}: the second parameter, {parameters[1].name!r}, is the run: annotate it with "
             "jobs.Run"
@@ -273,26 +274,30 @@ def _resolved(fn: object, annotation: Any, scope: Mapping[str, Any]) -> Any:
     text = getattr(annotation, "__forward_arg__", annotation)
     if not isinstance(text, str):
         return annotation
-    bearer = types.SimpleNamespace(__annotations__={"input": text})
-    names = getattr(inspect.unwrap(typing.cast(Any, fn)), "__globals__", {})
+    bearer = types.SimpleNamespace(__annotations__={"it": text})
     try:
-        return typing.get_type_hints(bearer, names, dict(scope))["input"]
+        return typing.get_type_hints(bearer, _globals_of(fn), dict(scope))["it"]
     except Exception:
         return annotation
 
 
+def _globals_of(fn: Any) -> dict[str, Any]:
+    fn = inspect.unwrap(fn)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if not hasattr(fn, "__globals__"):
+        fn = type(fn).__call__
+    found: dict[str, Any] = getattr(fn, "__globals__", {})
+    return found
+
+
 def _may_be_run(annotation: Any) -> bool:
     """Whether an annotation can mean jobs.Run, which this module must not import."""
-    if annotation is inspect.Parameter.empty or annotation is Any:
-        return True
-    if isinstance(annotation, str):
-        return "Run" in annotation.replace(".", " ").replace("|", " ").replace('"', " ").split()
+    if annotation in (inspect.Parameter.empty, Any) or isinstance(annotation, (str, ForwardRef)):
+        return True  # says nothing, or only to a type checker
     if isinstance(annotation, type):
         return any(base.__name__ == "Run" for base in annotation.__mro__)
-    inner = getattr(annotation, "__forward_arg__", None)
-    if inner is not None:
-        return _may_be_run(inner)
-    return any(_may_be_run(part) for part in get_args(annotation))
+    return any(_may_be_run(part) for part in get_args(annotation) if part is not type(None))
 
 
 def _is_async(fn: object) -> bool:

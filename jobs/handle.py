@@ -59,8 +59,8 @@ class JobHandle(Definition[M]):
             )
         super().__post_init__()
         # for help(), and so that a pickled handle is a reference to it
-        for name in ("__doc__", "__module__", "__qualname__"):
-            object.__setattr__(self, name, getattr(self.fn, name, None))
+        for name, default in (("__doc__", None), ("__module__", None), ("__qualname__", self.name)):
+            object.__setattr__(self, name, getattr(self.fn, name, default))
 
     def __repr__(self) -> str:
         return f"<job {self.name!r} in queue {self.queue!r}: {self.input_type.__qualname__}>"
