@@ -1,0 +1,4 @@
+-- an odd " and an odd '
+create table jobs.a (
+    id bigint not null
+);

@@ -1,0 +1,1 @@
+select 'thing'::regclass, 'jobs.thing'::regclass, nextval('thing_id'), nextval('jobs.thing_id');

@@ -1,0 +1,2 @@
+select id
+fro jobs.job;

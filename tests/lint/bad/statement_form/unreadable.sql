@@ -1,0 +1,2 @@
+-- name: ReadOne :one
+select /* jobs:read_one */ 'open;

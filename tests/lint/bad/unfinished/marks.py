@@ -1,0 +1,4 @@
+# TODO: later
+# FIXME
+raise NotImplementedError
+XXX = 1

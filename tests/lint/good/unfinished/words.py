@@ -1,0 +1,5 @@
+# mastodon, XXXL
+try:
+    loop()
+except NotImplementedError:
+    pass

@@ -1,0 +1,2 @@
+select j.id
+from job as j;

@@ -1,0 +1,3 @@
+select
+    exists (select 1 from jobs.job) as busy,
+    not exists (select 1 from jobs.job) as idle;

@@ -1,0 +1,2 @@
+SELECT j.id -- noqa
+from jobs.job as j;

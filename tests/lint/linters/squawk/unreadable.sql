@@ -1,0 +1,3 @@
+create table jobs.a (
+    id bigint not null,,
+);

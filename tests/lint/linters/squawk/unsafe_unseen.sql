@@ -1,0 +1,2 @@
+truncate jobs.job;
+lock table jobs.job in access exclusive mode;
