@@ -24,7 +24,7 @@ Each statement carries its name in a comment after its first keyword (`/* jobs:c
 that `pg_stat_statements`, `pg_stat_activity` and the server's log show it.
 """
 _KINDS = {
-    ":one": "one row",
+    ":one": "a row or none",
     ":many": "rows",
     ":exec": "no result",
     ":execrows": "a row count",

@@ -277,7 +277,12 @@ def _body(statement: Statement, flavour: Flavour) -> list[str]:
     elif statement.command == ":one":
         lines.append(f"        return {wait}cur.fetchone()")
     elif statement.command == ":execrows":
-        lines.append("        return cur.rowcount")
+        lines += [
+            "        if cur.rowcount < 0:  # pipeline mode: the count comes with a sync",
+            f"            {enter} conn.pipeline():",
+            "                pass",
+            "        return cur.rowcount",
+        ]
     return lines
 
 

@@ -395,7 +395,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
+        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -556,7 +556,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
+        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -739,7 +739,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
+        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -840,7 +840,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
+        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -2006,7 +2006,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
+        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
     ),
     "ReadSession": Statement(
         name="ReadSession",
@@ -2400,6 +2400,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="315e3dafa2cc5f65eb50ffd9c3df5a6d1b28348c2a3cecb72b0d8d1dbff3e0eb",
+        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
     ),
 }

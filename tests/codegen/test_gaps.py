@@ -108,6 +108,30 @@ def test_exec_and_execrows(hostile: Modules, family: Connection[Any]) -> None:
     assert call(gaps.touch_in_cte, family, delta=0, ids=[10, 11]) == [(11, 7, None)]
 
 
+def test_pipeline_mode(hostile: Modules, family: Connection[Any]) -> None:
+    gaps = hostile["gaps"]
+    with family.pipeline():
+        call(gaps.drop_children, family, ids=[10])
+        added = call(
+            gaps.add_children, family, ids=[12, 13], parent_ids=[1, 1], amounts=[1, 2],
+            notes=[None, None],
+        )  # fmt: skip
+        assert added == 2
+        assert call(gaps.parents_by_any, family, ids=[1], titles=[]) == [1]
+        assert call(gaps.alias_of, family, id=1) is None
+        assert [row.id for row in call(gaps.touch_in_cte, family, delta=0, ids=[10, 12])] == [12]
+
+
+async def test_pipeline_mode_asynchronously(
+    hostile: Modules, family: Connection[Any], aconn: AsyncConnection[Any]
+) -> None:
+    add = hostile["gaps"].add_children_async
+    async with aconn.pipeline():
+        added = await add(aconn, ids=[12], parent_ids=[1], amounts=[1], notes=[None])
+        assert added == 1
+    assert len(hostile["gaps"].due_within(family, within=HOUR, grace_seconds=0)) == 3
+
+
 def test_parameters_go_where_their_names_are(hostile: Modules, family: Connection[Any]) -> None:
     change = hostile["gaps"].reordered_parameters
     assert call(change, family, id=10, expected=4, amount=1, note="n") is None
