@@ -216,28 +216,45 @@ cross join lateral (
         and j.unique_key = sha256(convert_to(a.idempotency_key, 'UTF8'))
     union all
     select
-        j.id,
-        j.run_id
-    from jobs.job as j
-    where
-        sqlc.narg('since')::interval is not null
-        and j.queue = @queue::text
-        and j.state = 'running'
-        and j.claimed_at >= now() - sqlc.narg('since')::interval
-        and j.name = @name::text
-        and j.tenant = a.tenant
-        and j.idempotency_key = a.idempotency_key
-    union all
-    select
-        s.id,
-        s.run_id
-    from jobs.settled as s
-    where
-        sqlc.narg('since')::interval is not null
-        and s.settled_at >= now() - sqlc.narg('since')::interval
-        and s.name = @name::text
-        and s.tenant = a.tenant
-        and s.idempotency_key = a.idempotency_key
+        latest.id,
+        latest.run_id
+    from (
+        (
+            select
+                j.id,
+                j.run_id,
+                j.claimed_at
+            from jobs.job as j
+            where
+                sqlc.narg('since')::interval is not null
+                and j.queue = @queue::text
+                and j.state = 'running'
+                and j.claimed_at >= now() - sqlc.narg('since')::interval
+                and j.name = @name::text
+                and j.tenant = a.tenant
+                and j.idempotency_key = a.idempotency_key
+            order by j.claimed_at desc
+            limit 1
+        )
+        union all
+        (
+            select
+                s.id,
+                s.run_id,
+                s.claimed_at
+            from jobs.settled as s
+            where
+                sqlc.narg('since')::interval is not null
+                and s.settled_at >= now() - sqlc.narg('since')::interval
+                and s.name = @name::text
+                and s.tenant = a.tenant
+                and s.idempotency_key = a.idempotency_key
+            order by s.claimed_at desc nulls last
+            limit 1
+        )
+        order by claimed_at desc nulls last
+        limit 1 /* the one that started last: the others were over before this call */
+    ) as latest
     limit 1
 ) as found;
 

@@ -395,7 +395,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
+        sha256="c2946724fdb8809f47a307db77f6b7edcd51d01b250b420e589fc5930a8a88f0",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -556,7 +556,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
+        sha256="c2946724fdb8809f47a307db77f6b7edcd51d01b250b420e589fc5930a8a88f0",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -739,7 +739,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
+        sha256="c2946724fdb8809f47a307db77f6b7edcd51d01b250b420e589fc5930a8a88f0",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -840,7 +840,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
+        sha256="c2946724fdb8809f47a307db77f6b7edcd51d01b250b420e589fc5930a8a88f0",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -2006,7 +2006,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
+        sha256="c2946724fdb8809f47a307db77f6b7edcd51d01b250b420e589fc5930a8a88f0",
     ),
     "ReadSession": Statement(
         name="ReadSession",
@@ -2400,6 +2400,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="abf78edbf6b7a0af67b911b0b093cc58cb19cf60c0b832e2245467f1054e38f2",
+        sha256="c2946724fdb8809f47a307db77f6b7edcd51d01b250b420e589fc5930a8a88f0",
     ),
 }

@@ -259,6 +259,21 @@ class TestFind:
         assert find(conn, "a", since=HOUR, **other) is None
         assert find(conn, "k", since=HOUR, **other) is None
 
+    @pytest.mark.parametrize("first_ends", [False, True])
+    @pytest.mark.parametrize("second_ends", [False, True])
+    def test_of_several_it_is_the_one_that_started_last(
+        self, conn: Conn, first_ends: bool, second_ends: bool
+    ) -> None:
+        """Those before it were over, or under way, before the caller asked."""
+        first, second = running(conn, **WAITING), running(conn, **WAITING)
+        if second_ends:
+            settle(conn, second)
+        if first_ends:
+            settle(conn, first)
+        found = find(conn, "k", since=HOUR)
+        assert found is not None
+        assert found.id == second[0]
+
     def test_the_holder_of_the_key_is_preferred_to_former_ones(self, conn: Conn) -> None:
         settle(conn, running(conn, idempotency_key="k"))
         holder = made(conn, idempotency_key="k")
