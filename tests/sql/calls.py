@@ -316,3 +316,21 @@ def settle(
     answers = {(row.id, row.claims): (row.verdict, row.state) for row in rows}
     assert len(answers) == len(rows) == len({one.held for one in items}), "one answer for each pair"
     return [answers[one.held] for one in items]
+
+
+def settle_all(conn: Connection[Any], asked: Sequence[Settle], *, worker: str = "w1") -> list[str]:
+    """`settle`, sent again for rows that others held: the states in which the jobs ended up.
+
+    A claim locks, for the length of its statement, a row that another claimed under its eyes.
+    Each settle must land.
+    """
+    states: dict[Held, str] = {}
+    open_ones = list(asked)
+    while open_ones:
+        answers = settle(conn, *open_ones, worker=worker)
+        for one, (verdict, state) in zip(open_ones, answers, strict=True):
+            assert verdict in ("landed", "again"), verdict
+            if state is not None:
+                states[one.held] = state
+        open_ones = [one for one in open_ones if one.held not in states]
+    return [states[one.held] for one in asked]
