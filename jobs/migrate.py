@@ -175,7 +175,7 @@ def render(conn_or_dsn: Connection[Any] | str | None = None) -> str:
     files: Sequence[Migration] = shipped()
     if conn_or_dsn is not None:
         with session(conn_or_dsn) as conn, brief(conn):
-            state = drive(conn, _read(files, allow_newer=False))
+            state = drive(conn, _read(files))
         files = state.pending
     if not files:
         return "-- sql-jobs: nothing is pending\n"
@@ -206,14 +206,20 @@ class _State:
     missing: list[sql.MissingRightsRow]
 
 
-def _read(files: Sequence[Migration], *, allow_newer: bool) -> Plan[_State]:
-    """Compare the database with the files. Raises where it is not a prefix of them."""
+def _read(
+    files: Sequence[Migration], *, allow_newer: bool = False, installing: bool = False
+) -> Plan[_State]:
+    """Compare the database with the files. Raises where it is not a prefix of them.
+
+    Where it may not even be read, all rights are named that ``installing`` needs.
+    """
     status = yield from call(sql.schema_status, sql.schema_status_async)
     assert status is not None, "a select without from returns one row"
     missing = yield from call(sql.missing_rights, sql.missing_rights_async)
     applied: list[sql.ListMigrationsRow] = []
     if status.migration_exists:
-        _refuse_missing(status, [right for right in missing if right.to_read])
+        if any(right.to_read for right in missing):
+            _refuse_missing(status, [r for r in missing if r.to_read or installing])
         applied = yield from call(sql.list_migrations, sql.list_migrations_async)
     known = {file.version: file for file in files}
     newest = max(known, default=0)
@@ -255,7 +261,7 @@ def _checked(files: Sequence[Migration], allow_newer: bool) -> Plan[list[Migrati
 
 def _installable(files: Sequence[Migration]) -> Plan[list[Migration]]:
     """What is pending, once it is certain that this role may install it on this server."""
-    state = yield from _read(files, allow_newer=False)
+    state = yield from _read(files, installing=True)
     if not state.pending:
         return []
     if state.status.server_version < _OLDEST_SERVER:
