@@ -1,7 +1,7 @@
 -- name: ClaimJobs :many
 -- purpose: take due jobs of several queues under a lease, each with a fresh fencing token, and bury
 --     those whose lease lapsed on their last attempt.
--- callers: jobs.worker.claim (every pass of a worker that has a free slot)
+-- callers: jobs.worker (every pass of a worker that has a free slot)
 -- tx: own autocommitted statement
 -- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
 --     no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for

@@ -62,14 +62,15 @@ from (
         j.enqueued_by,
         j.input::text as input
     from jobs.job as j
-    cross join lateral (
-        select
-            case
-                when j.state <> 'ready' then j.state
-                when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
-                else 'delayed'
-            end as state
-    ) as shown
+    cross join
+        lateral (
+            select
+                case
+                    when j.state <> 'ready' then j.state
+                    when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+                    else 'delayed'
+                end as state
+        ) as shown
     where j.id = @id::uuid
     union all
     select
@@ -190,14 +191,15 @@ from (
             j.traceparent,
             j.enqueued_by
         from jobs.job as j
-        cross join lateral (
-            select
-                case
-                    when j.state <> 'ready' then j.state
-                    when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
-                    else 'delayed'
-                end as state
-        ) as shown
+        cross join
+            lateral (
+                select
+                    case
+                        when j.state <> 'ready' then j.state
+                        when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+                        else 'delayed'
+                    end as state
+            ) as shown
         where
             j.id <= coalesce(
                 sqlc.narg('cursor')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid
@@ -325,14 +327,15 @@ from (
             j.traceparent,
             j.enqueued_by
         from jobs.job as j
-        cross join lateral (
-            select
-                case
-                    when j.state <> 'ready' then j.state
-                    when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
-                    else 'delayed'
-                end as state
-        ) as shown
+        cross join
+            lateral (
+                select
+                    case
+                        when j.state <> 'ready' then j.state
+                        when j.available_at <= pg_catalog.statement_timestamp() then 'ready'
+                        else 'delayed'
+                    end as state
+            ) as shown
         where
             j.id >= coalesce(
                 sqlc.narg('cursor')::uuid, '00000000-0000-0000-0000-000000000000'::uuid

@@ -1,6 +1,6 @@
 -- name: RenewLeases :many
 -- purpose: extend the leases of the jobs that a worker process is running, in one statement.
--- callers: jobs.worker.renew (a thread of its own, every third of a lease)
+-- callers: jobs.worker.renewer (a thread of its own, every third of a lease)
 -- tx: own autocommitted statement
 -- locks: jobs.job rows, no key update, skip locked. Waits for nobody.
 -- index: job_pkey

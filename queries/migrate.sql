@@ -133,7 +133,7 @@ order by m.version;
 -- tx: opens it
 -- locks: none
 -- index: none
--- fence: none
+-- fence: none, it changes nothing
 -- cost: one call
 begin /* jobs:begin_migration */ transaction;
 
@@ -145,7 +145,7 @@ begin /* jobs:begin_migration */ transaction;
 -- tx: the migration; the settings end with it
 -- locks: none
 -- index: none
--- fence: none
+-- fence: none, it changes settings of its own transaction
 -- rows: the settings as set
 -- cost: three calls
 select /* jobs:prepare_migration */
@@ -160,7 +160,7 @@ select /* jobs:prepare_migration */
 -- locks: transaction-level advisory lock of the given key. Waits for another migration, at most the
 --     lock timeout.
 -- index: none
--- fence: none
+-- fence: none, it is the lock
 -- cost: one call
 -- errors: lock timeout
 select /* jobs:lock_migrations */ pg_catalog.pg_advisory_xact_lock(@lock_key::bigint);
@@ -182,7 +182,7 @@ values (@version::integer, @name::text, @checksum::text);
 -- tx: commits it
 -- locks: releases them
 -- index: none
--- fence: none
+-- fence: none, the advisory lock of LockMigrations is held until here
 -- cost: one call
 commit /* jobs:commit_migration */ transaction;
 

@@ -2,7 +2,7 @@
 -- purpose: end or give back a batch of running jobs, for the worker that still holds each of them.
 --     Outcomes asked: completed, retry (ready again after the delay), dead (terminal error),
 --     released (handed back, the attempt does not count).
--- callers: jobs.worker.settle (batches), jobs.run.complete (one job, in the transaction of the
+-- callers: jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the
 --     body)
 -- tx: own autocommitted statement, or the transaction of the caller
 -- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody.

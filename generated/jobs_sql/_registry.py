@@ -77,13 +77,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "opens it",
             "locks": "none",
             "index": "none",
-            "fence": "none",
+            "fence": "none, it changes nothing",
             "cost": "one call",
         },
         params=(),
         columns=(),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -94,7 +94,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=claim.CLAIM_JOBS,
         header={
             "purpose": "take due jobs of several queues under a lease, each with a fresh fencing token, and bury those whose lease lapsed on their last attempt.",
-            "callers": "jobs.worker.claim (every pass of a worker that has a free slot)",
+            "callers": "jobs.worker (every pass of a worker that has a free slot)",
             "tx": "own autocommitted statement",
             "locks": "jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for the length of the statement also a row that left its state after the snapshot. Deletes the buried.",
             "index": "job_ready_idx, job_running_idx, job_pkey",
@@ -262,7 +262,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="a392d68b7eb6d99b02230c7748d7b11bad4a14d35c527ba6a676ba12d260466f",
+        sha256="4f3e27365aa52afd5b782ba4062b335e7735224fdeebdf9b57b418e0f6c72176",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -277,13 +277,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "commits it",
             "locks": "releases them",
             "index": "none",
-            "fence": "none",
+            "fence": "none, the advisory lock of LockMigrations is held until here",
             "cost": "one call",
         },
         params=(),
         columns=(),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "CopyJobs": Statement(
         name="CopyJobs",
@@ -1035,7 +1035,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="79081f8be81cc7d31e92ed1d424962abb6a72b5b76e7d093b2be82eae75638be",
+        sha256="e0e33d4969b83242988a03c48bdfc10adf22e9f28696fdb6357aad16607b7579",
     ),
     "ListAttempts": Statement(
         name="ListAttempts",
@@ -1123,7 +1123,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="79081f8be81cc7d31e92ed1d424962abb6a72b5b76e7d093b2be82eae75638be",
+        sha256="e0e33d4969b83242988a03c48bdfc10adf22e9f28696fdb6357aad16607b7579",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -1351,7 +1351,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="79081f8be81cc7d31e92ed1d424962abb6a72b5b76e7d093b2be82eae75638be",
+        sha256="e0e33d4969b83242988a03c48bdfc10adf22e9f28696fdb6357aad16607b7579",
     ),
     "ListJobsOldest": Statement(
         name="ListJobsOldest",
@@ -1579,7 +1579,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="79081f8be81cc7d31e92ed1d424962abb6a72b5b76e7d093b2be82eae75638be",
+        sha256="e0e33d4969b83242988a03c48bdfc10adf22e9f28696fdb6357aad16607b7579",
     ),
     "ListLockHolders": Statement(
         name="ListLockHolders",
@@ -1648,7 +1648,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "ListMigrations": Statement(
         name="ListMigrations",
@@ -1706,7 +1706,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -1721,7 +1721,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "the migration; released at its end",
             "locks": "transaction-level advisory lock of the given key. Waits for another migration, at most the lock timeout.",
             "index": "none",
-            "fence": "none",
+            "fence": "none, it is the lock",
             "cost": "one call",
             "errors": "lock timeout",
         },
@@ -1737,7 +1737,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "MissingRights": Statement(
         name="MissingRights",
@@ -1781,7 +1781,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "OutcomeCounts": Statement(
         name="OutcomeCounts",
@@ -1835,7 +1835,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="79081f8be81cc7d31e92ed1d424962abb6a72b5b76e7d093b2be82eae75638be",
+        sha256="e0e33d4969b83242988a03c48bdfc10adf22e9f28696fdb6357aad16607b7579",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -1850,7 +1850,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "the migration; the settings end with it",
             "locks": "none",
             "index": "none",
-            "fence": "none",
+            "fence": "none, it changes settings of its own transaction",
             "rows": "the settings as set",
             "cost": "three calls",
         },
@@ -1888,7 +1888,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "QueueStats": Statement(
         name="QueueStats",
@@ -1976,7 +1976,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="79081f8be81cc7d31e92ed1d424962abb6a72b5b76e7d093b2be82eae75638be",
+        sha256="e0e33d4969b83242988a03c48bdfc10adf22e9f28696fdb6357aad16607b7579",
     ),
     "ReadIsolation": Statement(
         name="ReadIsolation",
@@ -2090,7 +2090,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -2101,7 +2101,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=lease.RENEW_LEASES,
         header={
             "purpose": "extend the leases of the jobs that a worker process is running, in one statement.",
-            "callers": "jobs.worker.renew (a thread of its own, every third of a lease)",
+            "callers": "jobs.worker.renewer (a thread of its own, every third of a lease)",
             "tx": "own autocommitted statement",
             "locks": "jobs.job rows, no key update, skip locked. Waits for nobody.",
             "index": "job_pkey",
@@ -2168,7 +2168,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/lease.sql",
-        sha256="fad3eb801940db15d8b8c3cc4483a790fd9b6a548c875a70ed17b33ce64a83a8",
+        sha256="b201736431ca0f3330b9216acfd403e141bd9d2bf2422ab8108823000f4412d1",
     ),
     "SchemaStatus": Statement(
         name="SchemaStatus",
@@ -2234,7 +2234,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/migrate.sql",
-        sha256="5d317a6f6e495c070c9b8345d83d6ef77867199d72270b3fcd36114738510e35",
+        sha256="95309881d66085bd0cffd3f90c99222792102c9f7b80b6ed5e0265550d0c1347",
     ),
     "SettleJobs": Statement(
         name="SettleJobs",
@@ -2245,7 +2245,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=settle.SETTLE_JOBS,
         header={
             "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count).",
-            "callers": "jobs.worker.settle (batches), jobs.run.complete (one job, in the transaction of the body)",
+            "callers": "jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the body)",
             "tx": "own autocommitted statement, or the transaction of the caller",
             "locks": "jobs.job rows for update, skip locked, held to commit. Waits for nobody.",
             "index": "job_pkey, settled_pkey",
@@ -2353,7 +2353,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="bf349db7b97b2882998bbc983bf2cc26dd3514ea726d1328b5038f7af01c4789",
+        sha256="2f17ce0a81f3b98ac95a0b0f1e8fa757fb4634a442b3714539f1bf140eb9ec5e",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",

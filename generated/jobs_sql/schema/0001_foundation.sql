@@ -80,11 +80,12 @@ create table jobs.job (
 create index job_ready_idx on jobs.job (queue, priority, available_at, id) where state = 'ready';
 
 -- Rescue: rescue_at is the first expiry of a lease. A renewal moves lease_expires_at, which no
--- index holds, and so stays heap-only; jobs that end within one lease are never looked at.
+-- index holds, and so stays heap-only. Jobs that end within one lease are never looked at.
 create index job_running_idx on jobs.job (queue, rescue_at) where state = 'running';
 
 -- Idempotency: the holder of a key. A job of scope waiting lets go of it when it starts.
-create unique index job_unique_idx on jobs.job (name, tenant, unique_key) where unique_key is not null;
+create unique index job_unique_idx on jobs.job (name, tenant, unique_key)
+where unique_key is not null;
 
 comment on table jobs.job is 'Live jobs: ready (due or not), running, suspended, blocked. Finished ones are moved to jobs.settled.';
 comment on column jobs.job.id is 'UUID version 7 made by the enqueuing process, or supplied by the caller.';
