@@ -323,7 +323,7 @@ def queue_stats(
 
 
 def _queue_stats() -> Plan[list[QueueStats]]:
-    rows = yield from call(sql.queue_stats, sql.queue_stats_async)
+    rows = yield from call(sql.read_queue_stats, sql.read_queue_stats_async)
     return [
         QueueStats(*row[:-1], None if seconds is None else timedelta(seconds=seconds))
         for row in rows
@@ -351,7 +351,7 @@ def outcome_counts(
 
 
 def _outcome_counts(since: timedelta) -> Plan[list[OutcomeCount]]:
-    rows = yield from call(sql.outcome_counts, sql.outcome_counts_async, since=since)
+    rows = yield from call(sql.count_outcomes, sql.count_outcomes_async, since=since)
     return [OutcomeCount(*row) for row in rows]
 
 

@@ -200,10 +200,10 @@ def render(conn_or_dsn: Connection[Any] | str | None = None) -> str:
 class _State:
     """What a database has and lacks."""
 
-    status: sql.SchemaStatusRow
+    status: sql.ReadSchemaStatusRow
     installed: list[Migration]
     pending: list[Migration]
-    missing: list[sql.MissingRightsRow]
+    missing: list[sql.ListMissingRightsRow]
 
 
 def _read(
@@ -213,9 +213,9 @@ def _read(
 
     Where it may not even be read, all rights are named that ``installing`` needs.
     """
-    status = yield from call(sql.schema_status, sql.schema_status_async)
+    status = yield from call(sql.read_schema_status, sql.read_schema_status_async)
     assert status is not None, "a select without from returns one row"
-    missing = yield from call(sql.missing_rights, sql.missing_rights_async)
+    missing = yield from call(sql.list_missing_rights, sql.list_missing_rights_async)
     applied: list[sql.ListMigrationsRow] = []
     if status.migration_exists:
         if any(right.to_read for right in missing):
@@ -278,7 +278,9 @@ def _installable(files: Sequence[Migration]) -> Plan[list[Migration]]:
     return state.pending
 
 
-def _refuse_missing(status: sql.SchemaStatusRow, missing: list[sql.MissingRightsRow]) -> None:
+def _refuse_missing(
+    status: sql.ReadSchemaStatusRow, missing: list[sql.ListMissingRightsRow]
+) -> None:
     if not missing:
         return
     rights = tuple(right.right_name for right in missing)

@@ -396,7 +396,7 @@ from (
 order by both_tables.id
 limit @page_size::integer;
 
--- name: QueueStats :many
+-- name: ReadQueueStats :many
 -- purpose: how many jobs of each queue are in each state, and how long the oldest due one has
 --     waited.
 -- callers: jobs.inspect (queue_stats)
@@ -409,7 +409,7 @@ limit @page_size::integer;
 --     exactly one of ready, delayed, running, suspended, blocked, other (a state added later).
 -- cost: one pass over the live rows and over the index of dead letters. Never reads completed rows.
 -- nullable: oldest_ready_seconds, -queue
-with /* jobs:queue_stats */ live as (
+with /* jobs:read_queue_stats */ live as (
     select
         j.queue,
         j.available_at,
@@ -462,7 +462,7 @@ from counted as c
 full outer join ended as e on c.queue = e.queue
 order by coalesce(c.queue, e.queue);
 
--- name: OutcomeCounts :many
+-- name: CountOutcomes :many
 -- purpose: how many jobs of each name ended how, in the last minutes.
 -- callers: jobs.inspect (outcome_counts)
 -- tx: any
@@ -472,7 +472,7 @@ order by coalesce(c.queue, e.queue);
 -- clock: statement_timestamp()
 -- rows: one a job name and outcome that occurred, in order of both
 -- cost: one index range, some rows a minute and job name
-select /* jobs:outcome_counts */
+select /* jobs:count_outcomes */
     c.name,
     c.outcome,
     pg_catalog.sum(c.amount)::bigint as amount

@@ -1,4 +1,4 @@
--- name: SchemaStatus :one
+-- name: ReadSchemaStatus :one
 -- purpose: what is installed and where, to decide whether there is anything to do.
 -- callers: jobs.migrate (check, migrate, render)
 -- tx: any
@@ -9,7 +9,7 @@
 --     whether jobs.migration can be read at all.
 -- cost: catalog look-ups
 -- nullable: -schema_exists, -migration_exists
-select /* jobs:schema_status */
+select /* jobs:read_schema_status */
     current_user::text as role_name,
     pg_catalog.current_database()::text as database_name,
     pg_catalog.current_setting('server_version_num')::integer as server_version,
@@ -21,7 +21,7 @@ left join pg_catalog.pg_namespace as n on wanted.nspname = n.nspname
 left join pg_catalog.pg_class as c
     on n.oid = c.relnamespace and c.relname = 'migration' and c.relkind = 'r';
 
--- name: MissingRights :many
+-- name: ListMissingRights :many
 -- purpose: which rights the role lacks to read what is installed and to install the rest, before
 --     anything is tried. By name and with the grant that gives each, names quoted by the server.
 -- callers: jobs.migrate (check, migrate, render)
@@ -32,7 +32,7 @@ left join pg_catalog.pg_class as c
 -- rows: one for each right that is missing, in the order in which they are needed; none where all
 --     are there. to_read marks those that even a check needs.
 -- cost: catalog look-ups
-with /* jobs:missing_rights */ installed as (
+with /* jobs:list_missing_rights */ installed as (
     select
         n.oid as schema_oid,
         c.oid as migration_oid,
