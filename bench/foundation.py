@@ -21,12 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jobs
 import psycopg
-from devkit import postgres
-from jobs_sql._registry import STATEMENTS
 
 from bench.noop import Nothing, noop
+from devkit import postgres
+from jobs.migrate import migrate
+from jobs_sql._registry import STATEMENTS
 
 _WORKER = """
 import asyncio, sys
@@ -40,7 +40,8 @@ print(stats.completed)
 
 def numbered(text: str, values: dict[int, str]) -> str:
     """A statement with its $n replaced by what pgbench or the server can read."""
-    return re.sub(r"\$(\d+)", lambda match: values[int(match[1])], text)
+    named = re.sub(r"/\* jobs:\w+ \*/ ", "", text)  # pgbench takes :name for a variable everywhere
+    return re.sub(r"\$(\d+)", lambda match: values[int(match[1])], named)
 
 
 def pgbench_script(batch: int) -> str:
@@ -111,13 +112,15 @@ def drain_pgbench(bindir: Path, dsn: str, count: int, batch: int, clients: int) 
         command = [str(bindir / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "1"]
         command += ["-t", str(count // batch // clients), "-f", script.name, dsn]
         started = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr[-2000:])
         elapsed = time.perf_counter() - started
     with psycopg.connect(dsn) as conn:
         row = conn.execute("select count(*) from jobs.settled").fetchone()
-    if row is None or row[0] < count * 0.99:
-        raise SystemExit(f"pgbench settled {row} of {count}")
-    return count / elapsed
+    # With two clients a settle may find rows that the other one's claim just looked at, and is
+    # told to send them again. A worker does; this script cannot, so only what settled counts.
+    return row[0] / elapsed if row else 0.0
 
 
 def costs(conn: psycopg.Connection[Any]) -> list[tuple[str, int, float, float]]:
@@ -127,7 +130,8 @@ def costs(conn: psycopg.Connection[Any]) -> list[tuple[str, int, float, float]]:
         for name, calls, rows, buffers, wal in conn.execute(
             "select substring(query from 'jobs:([a-z_]+)'), sum(calls), sum(rows),"
             " sum(shared_blks_hit + shared_blks_read), sum(wal_bytes) from pg_stat_statements"
-            " where query ~ 'jobs:(claim_jobs|settle_jobs)' group by 1 having sum(rows) > 0 order by 1"
+            " where query ~ 'jobs:(claim_jobs|settle_jobs)' group by 1 having sum(rows) > 0"
+            " order by 1"
         )
     ]
 
@@ -153,7 +157,7 @@ def main() -> None:
         pgbench_dsn = psycopg.conninfo.make_conninfo(dsn, options=plan)
         rates: dict[str, list[float]] = {"worker": [], "pgbench 1": [], "pgbench 2": []}
         with psycopg.connect(dsn, autocommit=True) as conn:
-            jobs.migrate(conn)
+            migrate(conn)
             conn.execute("create extension pg_stat_statements")
             for round_number in range(args.rounds):
                 load(conn, args.jobs)

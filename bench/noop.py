@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import jobs
 from pydantic import BaseModel
+
+import jobs
 
 
 class Nothing(BaseModel):

@@ -20,11 +20,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import jobs
 import psycopg
-from devkit import postgres
 
+from devkit import postgres
 from examples.demo.work import SourceFile, digest, digest_file
+from jobs.inspect import outcome_counts
+from jobs.migrate import migrate
 
 LEASE_SECONDS = 5
 GIVE_UP_SECONDS = 110
@@ -129,7 +130,7 @@ def verify(conn: psycopg.Connection[Any], files: list[Path]) -> list[str]:
 
 
 def report(conn: psycopg.Connection[Any], files: list[Path], seconds: float) -> None:
-    counts = {c.outcome: c.amount for c in jobs.outcome_counts(conn, since=timedelta(hours=1))}
+    counts = {c.outcome: c.amount for c in outcome_counts(conn, since=timedelta(hours=1))}
     print(f"jobs a second   {len(files) / seconds:,.0f}  (waiting for the lapsed lease included)")
     print(f"retries         {counts.get('retried', 0)}  (failed on purpose, run again)")
     print(f"rescued jobs    {counts.get('rescued', 0)}  (of the killed worker)")
@@ -151,7 +152,7 @@ def main() -> int:
         dsn = server.dsn()
         print(f"PostgreSQL {server.major} is up", flush=True)
         with psycopg.connect(dsn, autocommit=True) as conn:
-            applied = jobs.migrate(conn)
+            applied = migrate(conn)
             print(f"schema installed: {', '.join(m.name for m in applied)}", flush=True)
             conn.execute(
                 "create table demo_file (path text primary key, sha256 text not null,"

@@ -1,4 +1,4 @@
-"""The jobs of the demo: digest one file, and write the result and the end of the job in one commit."""
+"""The job of the demo: digest one file, write the result and end the job in one commit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jobs
 from psycopg_pool import ConnectionPool
 from pydantic import BaseModel
+
+import jobs
 
 # Every so many files fail on their first attempt, to show a retry.
 FLAKY_EVERY = 25
