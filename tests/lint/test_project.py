@@ -21,6 +21,7 @@ PINS = [
     for line in (tree.ROOT / "requirements-dev.txt").read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 ]
+_CALL = re.compile(r"`jobs\.(\w+)\(")
 _BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 
@@ -125,14 +126,24 @@ def test_wrong_all_is_seen() -> None:
     assert exported(text) == (["a", "b"], {"a", "c", "d"})
 
 
-@pytest.mark.parametrize(
+DOCUMENTS = pytest.mark.parametrize(
     "path",
     tree.files("*.md", "docs/**/*.md", "examples/**/*.md"),
     ids=lambda path: path.relative_to(tree.ROOT).as_posix(),
 )
+
+
+@DOCUMENTS
 def test_snippets_can_be_run(path: Path) -> None:
     for line, source in snippets(tree.read(path)):
         assert faults(source) == [], f"the snippet in line {line}"
+
+
+@DOCUMENTS
+def test_calls_in_the_text_exist(path: Path) -> None:
+    """A reader who copies `jobs.name(...)` from a sentence gets a function."""
+    jobs = importlib.import_module("jobs")
+    assert [name for name in _CALL.findall(tree.read(path)) if not hasattr(jobs, name)] == []
 
 
 def test_wrong_snippets_are_seen() -> None:

@@ -12,3 +12,5 @@ def formatted(table: str) -> str:
 
 PIECE = " returning j.*"
 COUNT = "select /* * */ count(*) from jobs.job"
+PARTIAL = "select * from jobs.job where "
+QUOTED = "it's select\n    * from jobs.job"

@@ -5,6 +5,9 @@ select /* jobs:claim */ 1 as one;
 -- name: claim_jobs :many
 select /* jobs:claim_jobs */ 1 as one;
 
+-- name: QueueStats :many
+select /* jobs:queue_stats */ 1 as one;
+
 -- name: ClaimJobs :many
 select 1 as one;
 
