@@ -1,24 +1,19 @@
 """Writing jobs: what is sent for one, for many and for a stream, on any psycopg connection.
 
-Each operation is a plan (see `jobs.flavour`), written once. `send` and `send_async` run it with
-what it needs around it, whatever the state of the caller's connection.
+Each operation is a plan (see `jobs.flavour`), written once; `jobs.sending` runs it.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from psycopg import AsyncConnection, Connection, errors
-from psycopg.pq import PipelineStatus, TransactionStatus
-
 from jobs.errors import DuplicateJob, EnqueueContended, IsolationUnsupported
-from jobs.flavour import Plan, call, drive
+from jobs.flavour import Plan, call
+from jobs.sending import Guard
 from jobs_sql import enqueue as sql
 
 T = TypeVar("T")
@@ -31,11 +26,6 @@ CHUNK_CHARACTERS: Final = 32 * 1024 * 1024
 # that lost to it twice.
 _SINCE: Final = timedelta(seconds=10)
 _ISOLATION: Final = frozenset({"read committed", "read uncommitted"})
-_CONTENTION: Final = (
-    errors.LockNotAvailable,
-    errors.DeadlockDetected,
-    errors.SerializationFailure,
-)
 
 OnConflict: TypeAlias = Literal["return", "raise"]
 
@@ -84,17 +74,6 @@ class Row(NamedTuple):
     delay: timedelta
     key: str | None
     input: str
-
-
-class Guard(enum.Enum):
-    """What an operation needs around it, whatever state the caller's connection is in."""
-
-    NONE = enum.auto()
-    """Single statements."""
-    TRANSACTION = enum.auto()
-    """All statements in one transaction: the caller's, or one of our own in autocommit mode."""
-    SAVEPOINT = enum.auto()
-    """The same, and undone as a whole by an error, so that the caller's transaction goes on."""
 
 
 # -- one ------------------------------------------------------------------------------------------
@@ -247,10 +226,6 @@ def _same_conflict(row: Row, earlier: Row) -> bool:
 
 
 def _insert_all(target: Target, rows: list[Row], answers: dict[UUID, Enqueued]) -> Plan[None]:
-    if any(row.supplied or row.key is not None for row in rows):
-        # One order over all chunks, the one that the statement keeps within each: two bulk
-        # enqueues of the same keys then wait for each other and never deadlock.
-        rows = sorted(rows, key=_lock_order)
     for chunk in _chunks(rows):
         left = yield from _insert_chunk(target, chunk, answers)
         if not left:
@@ -315,22 +290,33 @@ def _lock_order(row: Row) -> tuple[bytes, bool, bytes, int]:
     return row.tenant.encode(), row.key is None, key, row.id.int
 
 
-def _chunks(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
+def _chunks(rows: list[Row]) -> list[list[Row]]:
+    """Cut rows into bulk statements, each in the order given, which jobs of one priority run in."""
+    chunks = _cut(rows)
+    if len(chunks) == 1 or not any(row.supplied or row.key is not None for row in rows):
+        return chunks
+    # One order over all chunks, the one that the statement keeps within each: two bulk enqueues
+    # of the same keys then wait for each other and never deadlock.
+    chunks = _cut(sorted(rows, key=_lock_order))
+    return [sorted(chunk, key=lambda row: row.run_id) for chunk in chunks]
+
+
+def _cut(rows: Sequence[Row]) -> list[list[Row]]:
+    chunks: list[list[Row]] = []
     size = 0
     for row in rows:
-        if chunk and (len(chunk) >= CHUNK_ROWS or size + len(row.input) > CHUNK_CHARACTERS):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(row)
+        full = not chunks or len(chunks[-1]) >= CHUNK_ROWS
+        if full or size + len(row.input) > CHUNK_CHARACTERS:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(row)
         size += len(row.input)
-    if chunk:
-        yield chunk
+    return chunks
 
 
 def guard_for_many(target: Target, rows: Sequence[Row]) -> Guard:
     """Return what keeps a bulk enqueue all or nothing."""
-    if target.on_conflict == "raise":
+    if target.on_conflict == "raise" and rows:
         return Guard.SAVEPOINT
     alone = len(rows) <= CHUNK_ROWS and not any(row.supplied or row.key for row in rows)
     small = sum(len(row.input) for row in rows) <= CHUNK_CHARACTERS
@@ -363,62 +349,6 @@ def _copied(target: Target, rows: Iterable[Row]) -> Iterator[sql.CopyJobsParams]
         )
 
 
-# -- sending --------------------------------------------------------------------------------------
-
-
-def send(conn: Connection[Any], target: Target, plan: Plan[T], guard: Guard = Guard.NONE) -> T:
-    """Run an operation on a synchronous connection. Never ends the caller's transaction."""
-    try:
-        with ExitStack() as stack:
-            if guard is not Guard.NONE:
-                if conn.info.pipeline_status != PipelineStatus.OFF:
-                    with conn.pipeline():
-                        pass  # waits for what was sent, so that the transaction's state is known
-                if _begins(conn, guard):
-                    sql.read_isolation(conn)
-                if _wraps(conn, guard):
-                    stack.enter_context(conn.transaction())
-            return drive(conn, plan)
-    except _CONTENTION as error:
-        raise _contended(target, error) from error
-
-
-async def send_async(
-    conn: AsyncConnection[Any], target: Target, plan: Plan[T], guard: Guard = Guard.NONE
-) -> T:
-    """Run an operation on an asynchronous connection. Never ends the caller's transaction."""
-    try:
-        async with AsyncExitStack() as stack:
-            if guard is not Guard.NONE:
-                if conn.info.pipeline_status != PipelineStatus.OFF:
-                    async with conn.pipeline():
-                        pass
-                if _begins(conn, guard):
-                    await sql.read_isolation_async(conn)
-                if _wraps(conn, guard):
-                    await stack.enter_async_context(conn.transaction())
-            return await drive(conn, plan)
-    except _CONTENTION as error:
-        raise _contended(target, error) from error
-
-
-def _idle(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
-    return conn.info.transaction_status == TransactionStatus.IDLE
-
-
-def _begins(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
-    """Whether the caller's transaction must be begun first, by any statement.
-
-    ``conn.transaction()`` would otherwise begin it, and so commit it at its end.
-    """
-    return guard is Guard.SAVEPOINT and _idle(conn) and not conn.autocommit
-
-
-def _wraps(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
-    """Whether a transaction of our own, or a savepoint in the caller's, goes around."""
-    return guard is Guard.SAVEPOINT or (_idle(conn) and conn.autocommit)
-
-
 # -- errors ---------------------------------------------------------------------------------------
 
 
@@ -427,12 +357,6 @@ def _duplicate(target: Target, existing: Enqueued) -> DuplicateJob:
         f"job {existing.id} of name {target.name!r} already has the idempotency key, or the id",
         id=existing.id,
         run_id=existing.run_id,
-    )
-
-
-def _contended(target: Target, error: Exception) -> EnqueueContended:
-    return EnqueueContended(
-        f"the database gave up waiting while a job of name {target.name!r} was enqueued: {error}"
     )
 
 

@@ -14,26 +14,22 @@ from pydantic import BaseModel
 from jobs.definition import Definition, Item, type_name
 from jobs.enqueue import (
     Enqueued,
-    Guard,
     OnConflict,
-    Target,
     copy_many,
     enqueue_many,
     enqueue_one,
     guard_for_many,
-    send,
-    send_async,
 )
 from jobs.errors import ConnectionUnsupported, DeclarationError, InvalidInput
 from jobs.flavour import Plan
+from jobs.sending import Guard, send, send_async
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
 class _Operation(NamedTuple, Generic[T]):
-    target: Target
-    plan: Plan[T]
+    plan: Callable[[], Plan[T]]
     guard: Guard
 
 
@@ -149,7 +145,7 @@ class JobHandle(Definition[M]):
             row = self.row(input, delay, run_at, priority, id)
             target = self.target(traceparent, enqueued_by, on_conflict)
             guard = Guard.TRANSACTION if row.supplied else Guard.NONE
-            return _Operation(target, enqueue_one(target, row), guard)
+            return _Operation(lambda: enqueue_one(target, row), guard)
 
         return _perform(conn, prepare)
 
@@ -213,7 +209,8 @@ class JobHandle(Definition[M]):
         def prepare() -> _Operation[list[Enqueued]]:
             target = self.target(traceparent, enqueued_by, on_conflict)
             rows = list(self.rows(items, delay, run_at, priority))
-            return _Operation(target, enqueue_many(target, rows), guard_for_many(target, rows))
+            guard = guard_for_many(target, rows)
+            return _Operation(lambda: enqueue_many(target, rows), guard)
 
         return _perform(conn, prepare)
 
@@ -271,7 +268,7 @@ class JobHandle(Definition[M]):
                 )
             target = self.target(traceparent, enqueued_by, "return")
             rows = self.rows(inputs, None, None, priority)
-            return _Operation(target, copy_many(target, rows), Guard.SAVEPOINT)
+            return _Operation(lambda: copy_many(target, rows), Guard.SAVEPOINT)
 
         return _perform(conn, prepare)
 
@@ -284,7 +281,7 @@ def _perform(
 ) -> T | Coroutine[Any, Any, T]:
     if isinstance(conn, Connection):
         operation = prepare()
-        return send(conn, operation.target, operation.plan, operation.guard)
+        return send(conn, operation.plan, operation.guard)
     if isinstance(conn, AsyncConnection):
         return _perform_async(conn, prepare)
     raise ConnectionUnsupported(
@@ -294,4 +291,4 @@ def _perform(
 
 async def _perform_async(conn: AsyncConnection[Any], prepare: Callable[[], _Operation[T]]) -> T:
     operation = prepare()
-    return await send_async(conn, operation.target, operation.plan, operation.guard)
+    return await send_async(conn, operation.plan, operation.guard)

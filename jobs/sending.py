@@ -1,0 +1,143 @@
+"""Running the plans of an enqueue on the caller's connection, in whatever state that is."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, Connection, errors
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from jobs.errors import EnqueueContended
+from jobs.flavour import Plan, drive
+from jobs_sql import enqueue as sql
+
+T = TypeVar("T")
+
+# Longest pauses in seconds before an operation that met a deadlock is tried again.
+_PAUSES: Final = (0.02, 0.1)
+_CONTENTION: Final = (
+    errors.LockNotAvailable,
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+)
+
+
+class Guard(enum.Enum):
+    """What an operation needs around it, whatever state the caller's connection is in."""
+
+    NONE = enum.auto()
+    """Single statements."""
+    TRANSACTION = enum.auto()
+    """All statements in one transaction: the caller's, or one of our own in autocommit mode."""
+    SAVEPOINT = enum.auto()
+    """The same, and undone as a whole by an error, so that the caller's transaction goes on."""
+
+
+def send(conn: Connection[Any], plan: Callable[[], Plan[T]], guard: Guard = Guard.NONE) -> T:
+    """Run an operation on a synchronous connection. Never ends the caller's transaction."""
+    pauses = _pauses()
+    while True:
+        try:
+            return _send_once(conn, plan(), guard)
+        except _CONTENTION as error:
+            pause = next(pauses, None)
+            if pause is None or not _may_repeat(conn, guard, error):
+                raise _contended(error) from error
+        time.sleep(pause)
+
+
+async def send_async(
+    conn: AsyncConnection[Any],
+    plan: Callable[[], Plan[T]],
+    guard: Guard = Guard.NONE,
+) -> T:
+    """Run an operation on an asynchronous connection. Never ends the caller's transaction."""
+    pauses = _pauses()
+    while True:
+        try:
+            return await _send_once_async(conn, plan(), guard)
+        except _CONTENTION as error:
+            pause = next(pauses, None)
+            if pause is None or not _may_repeat(conn, guard, error):
+                raise _contended(error) from error
+        await asyncio.sleep(pause)
+
+
+def _send_once(conn: Connection[Any], plan: Plan[T], guard: Guard) -> T:
+    with ExitStack() as stack:
+        if guard is not Guard.NONE:
+            if _pipelined(conn):
+                with conn.pipeline():
+                    pass  # waits for what was sent, so that the transaction's state is known
+            if _begins(conn, guard):
+                sql.read_isolation(conn)
+            if _wraps(conn, guard):
+                stack.enter_context(conn.transaction())
+        return drive(conn, plan)
+
+
+async def _send_once_async(conn: AsyncConnection[Any], plan: Plan[T], guard: Guard) -> T:
+    async with AsyncExitStack() as stack:
+        if guard is not Guard.NONE:
+            if _pipelined(conn):
+                async with conn.pipeline():
+                    pass
+            if _begins(conn, guard):
+                await sql.read_isolation_async(conn)
+            if _wraps(conn, guard):
+                await stack.enter_async_context(conn.transaction())
+        return await drive(conn, plan)
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the seconds to wait before each further try."""
+    for longest in _PAUSES:
+        yield random.uniform(0, longest)
+
+
+def _may_repeat(
+    conn: Connection[Any] | AsyncConnection[Any], guard: Guard, error: psycopg.Error
+) -> bool:
+    """Whether a deadlock hit a transaction of our own, which is rolled back and may be run again.
+
+    A second insert try is out of the order in which two bulk enqueues wait for each other.
+    """
+    return (
+        isinstance(error, errors.DeadlockDetected)
+        and guard is Guard.TRANSACTION
+        and conn.autocommit
+        and _idle(conn)
+        and not _pipelined(conn)
+    )
+
+
+def _pipelined(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
+    return conn.info.pipeline_status != PipelineStatus.OFF
+
+
+def _idle(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
+    return conn.info.transaction_status == TransactionStatus.IDLE
+
+
+def _begins(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
+    """Whether the caller's transaction must be begun first, by any statement.
+
+    ``conn.transaction()`` would otherwise begin it, and so commit it at its end.
+    """
+    return guard is Guard.SAVEPOINT and _idle(conn) and not conn.autocommit
+
+
+def _wraps(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
+    """Whether a transaction of our own, or a savepoint in the caller's, goes around."""
+    return guard is Guard.SAVEPOINT or (_idle(conn) and conn.autocommit)
+
+
+def _contended(error: psycopg.Error) -> EnqueueContended:
+    return EnqueueContended(f"the database gave up waiting for other sessions: {error}")
