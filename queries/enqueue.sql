@@ -176,8 +176,10 @@ where k.run_id not in (select a.run_id from added as a);
 -- index: job_pkey, settled_pkey, job_unique_idx; job_running_idx and settled_settled_at_idx only
 --     when @since is given
 -- fence: none, it changes nothing
+-- clock: statement_timestamp(), so that a long transaction does not widen @since
 -- rows: one for each row asked that is found, told apart by its run id as asked. With @since also
---     the job that held the key a moment ago and has started or ended meanwhile.
+--     the last job that held the key, where it has let go of it and runs, or has ended, since then
+--     (one that is ready again, after a failed attempt, is not found).
 -- cost: up to three unique probes a row; with @since also the running rows of the queue and what
 --     settled since, which only a row that lost two races in a row pays
 with /* jobs:find_enqueued */ asked as (
@@ -223,17 +225,17 @@ cross join lateral (
             select
                 j.id,
                 j.run_id,
-                j.claimed_at
+                j.created_at
             from jobs.job as j
             where
                 sqlc.narg('since')::interval is not null
                 and j.queue = @queue::text
                 and j.state = 'running'
-                and j.claimed_at >= now() - sqlc.narg('since')::interval
+                and j.claimed_at >= statement_timestamp() - sqlc.narg('since')::interval
                 and j.name = @name::text
                 and j.tenant = a.tenant
                 and j.idempotency_key = a.idempotency_key
-            order by j.claimed_at desc
+            order by j.created_at desc
             limit 1
         )
         union all
@@ -241,19 +243,19 @@ cross join lateral (
             select
                 s.id,
                 s.run_id,
-                s.claimed_at
+                s.created_at
             from jobs.settled as s
             where
                 sqlc.narg('since')::interval is not null
-                and s.settled_at >= now() - sqlc.narg('since')::interval
+                and s.settled_at >= statement_timestamp() - sqlc.narg('since')::interval
                 and s.name = @name::text
                 and s.tenant = a.tenant
                 and s.idempotency_key = a.idempotency_key
-            order by s.claimed_at desc nulls last
+            order by s.created_at desc
             limit 1
         )
-        order by claimed_at desc nulls last
-        limit 1 /* the one that started last: the others were over before this call */
+        order by created_at desc
+        limit 1 /* the last holder of the key: those before it had let go of it by then */
     ) as latest
     limit 1
 ) as found;

@@ -395,7 +395,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="11a9ee28c74db8c6053aad294c59cad77bee7ed6ff450c964f5898cfdd355277",
+        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
     ),
     "CountOutcomes": Statement(
         name="CountOutcomes",
@@ -610,7 +610,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="11a9ee28c74db8c6053aad294c59cad77bee7ed6ff450c964f5898cfdd355277",
+        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -793,7 +793,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="11a9ee28c74db8c6053aad294c59cad77bee7ed6ff450c964f5898cfdd355277",
+        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -809,7 +809,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "locks": "none",
             "index": "job_pkey, settled_pkey, job_unique_idx; job_running_idx and settled_settled_at_idx only when @since is given",
             "fence": "none, it changes nothing",
-            "rows": "one for each row asked that is found, told apart by its run id as asked. With @since also the job that held the key a moment ago and has started or ended meanwhile.",
+            "clock": "statement_timestamp(), so that a long transaction does not widen @since",
+            "rows": "one for each row asked that is found, told apart by its run id as asked. With @since also the last job that held the key, where it has let go of it and runs, or has ended, since then (one that is ready again, after a failed attempt, is not found).",
             "cost": "up to three unique probes a row; with @since also the running rows of the queue and what settled since, which only a row that lost two races in a row pays",
         },
         params=(
@@ -894,7 +895,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="11a9ee28c74db8c6053aad294c59cad77bee7ed6ff450c964f5898cfdd355277",
+        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -1918,7 +1919,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="11a9ee28c74db8c6053aad294c59cad77bee7ed6ff450c964f5898cfdd355277",
+        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -2400,6 +2401,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="11a9ee28c74db8c6053aad294c59cad77bee7ed6ff450c964f5898cfdd355277",
+        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
     ),
 }

@@ -261,11 +261,14 @@ class TestFind:
 
     @pytest.mark.parametrize("first_ends", [False, True])
     @pytest.mark.parametrize("second_ends", [False, True])
-    def test_of_several_it_is_the_one_that_started_last(
+    def test_of_several_it_is_the_last_holder_of_the_key(
         self, conn: Conn, first_ends: bool, second_ends: bool
     ) -> None:
-        """Those before it were over, or under way, before the caller asked."""
+        """Those before it had let go of the key before it was made, tried again or not."""
         first, second = running(conn, **WAITING), running(conn, **WAITING)
+        settle(conn, retry(first))
+        row = claim_one(conn)
+        first = (row.id, row.claims)
         if second_ends:
             settle(conn, second)
         if first_ends:
