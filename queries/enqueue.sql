@@ -263,8 +263,8 @@ cross join lateral (
 -- name: ReadIsolation :one
 -- purpose: the isolation level of the current transaction, since a fresh snapshot needs READ
 --     COMMITTED.
--- callers: jobs.enqueue, before an insert with supplied ids, and to begin the transaction of a
---     connection that is not in autocommit mode before a savepoint is set in it
+-- callers: jobs.enqueue, before an insert with supplied ids; jobs.sending, to begin the transaction
+--     of a connection that is not in autocommit mode before a savepoint is set in it
 -- tx: the transaction of the caller
 -- locks: none
 -- index: none

@@ -395,7 +395,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
+        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
     ),
     "CountOutcomes": Statement(
         name="CountOutcomes",
@@ -610,7 +610,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
+        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -793,7 +793,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
+        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -895,7 +895,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
+        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -1900,7 +1900,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=enqueue.READ_ISOLATION,
         header={
             "purpose": "the isolation level of the current transaction, since a fresh snapshot needs READ COMMITTED.",
-            "callers": "jobs.enqueue, before an insert with supplied ids, and to begin the transaction of a connection that is not in autocommit mode before a savepoint is set in it",
+            "callers": "jobs.enqueue, before an insert with supplied ids; jobs.sending, to begin the transaction of a connection that is not in autocommit mode before a savepoint is set in it",
             "tx": "the transaction of the caller",
             "locks": "none",
             "index": "none",
@@ -1919,7 +1919,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
+        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -2401,6 +2401,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="221e38ac421dbc6fdd00d82f0728c744648930942593bb399cc0f5f85cece3a1",
+        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
     ),
 }

@@ -30,8 +30,11 @@ def _belongs(path: Path) -> bool:
 
 @cache
 def read(path: Path) -> str:
-    """The text of a file with its line ends and byte order mark as they are."""
-    return path.read_bytes().decode("utf-8")
+    """The text of a file with its line ends and byte order mark as they are.
+
+    Bytes that are no UTF-8 are U+FFFD, which the rule text_form refuses.
+    """
+    return path.read_bytes().decode("utf-8", errors="replace")
 
 
 def line_of(text: str, position: int) -> int:

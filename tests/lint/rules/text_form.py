@@ -12,6 +12,7 @@ _REFUSED = {
     "\r": "a carriage return",
     "\t": "a tab",
     "\0": "a NUL",
+    "\ufffd": "bytes that are no UTF-8",
     "\u00a0": "a no-break space",
     "\u200b": "a zero-width space",
 }
