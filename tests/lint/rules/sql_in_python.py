@@ -34,15 +34,12 @@ _SENDING = {
 # Parse as statements and are sentences as well ("close pool", "lock timeout", "delete from the
 # queue"): they need a mark that sentences do not have.
 _ALSO_ENGLISH = (
-    ast.CallStmt,
-    ast.CheckPointStmt,
     ast.ClosePortalStmt,
     ast.DeallocateStmt,
     ast.DiscardStmt,
     ast.ExecuteStmt,
     ast.FetchStmt,
     ast.ListenStmt,
-    ast.LoadStmt,
     ast.LockStmt,
     ast.NotifyStmt,
     ast.TransactionStmt,

@@ -8,6 +8,8 @@ create table jobs.thing (
     kind bigint references jobs.kind (id),
     constraint amount_positive check (amount > 0),
     constraint thing_amount_key unique (amount),
+    constraint thing_kind unique (kind),
+    exclude using gist (kind with =),
     check (kind > 0)
 );
 create index amount_idx on jobs.thing (amount);

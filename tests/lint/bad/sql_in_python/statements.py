@@ -40,4 +40,6 @@ def formatted(column: str, where: str) -> list[str]:
         "for update nowait",
         "merge into jobs.job using ",
         "select queue, name, ",
+        " skip locked",
+        "rollback to savepoint mine",
     ]

@@ -7,6 +7,7 @@
 create table jobs.thing (
     id bigint generated always as identity,
     priority smallint not null,
+    version integer not null,
     run_id uuid not null constraint thing_run_fkey references jobs.settled (id),
     constraint thing_pkey primary key (id),
     constraint thing_priority_check check (priority >= 0)
