@@ -1,4 +1,4 @@
-"""What a job function is given besides its input: who it is, and how to settle in its own transaction."""
+"""What a job function is given besides its input, and how it settles in its own transaction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class Run:
     traceparent: str | None = None
     enqueued_by: str | None = None
     _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
-    _completing: bool = field(default=False, repr=False)
+    # complete() was called: the outcome is decided by a transaction, and the worker asks for it.
+    _completion_asked: bool = field(default=False, repr=False)
+    # It landed there, so that the job's row may be locked or gone without the lease being lost.
+    _completion_landed: bool = field(default=False, repr=False)
 
     @property
     def final(self) -> bool:
@@ -66,7 +69,9 @@ class Run:
     def cancelled(self) -> bool:
         """Whether the run should stop: its lease is lost, its time is up or the worker is leaving.
 
-        Asynchronous functions are cancelled; synchronous ones look here between pieces of work.
+        Asynchronous functions are cancelled; synchronous ones look here between pieces of work and
+        stop by raising something. A function that returns says that its work is done, and a job is
+        completed then whatever this was.
         """
         return self._cancelled.is_set()
 
@@ -82,15 +87,18 @@ class Run:
         """Settle this job as completed inside the transaction that is open on ``conn``.
 
         What the transaction wrote and the end of the job then commit together or not at all: the
-        effect happens exactly once. If the transaction does not commit, let the exception leave
-        the job function; a function that returns normally all the same has failed its attempt.
+        effect happens exactly once. Call it once, after the job's own writes. If the transaction
+        does not commit, let the exception leave the job function; a function that returns normally
+        all the same has failed its attempt. Once it has committed the job stays completed, whatever
+        the function does afterwards.
 
         Args:
             conn: The connection that carries the function's own transaction. A synchronous one
                 returns None, an asynchronous one an awaitable.
 
         Raises:
-            LeaseLost: The job is no longer held by this run. Roll back.
+            LeaseLost: The job is no longer held by this run, or this run has settled it before,
+                for example in a transaction whose commit was not answered. Roll back.
             CompletionOutsideTransaction: The connection is in autocommit mode with no transaction
                 open, so that there is nothing to commit together with.
 
@@ -116,8 +124,7 @@ class Run:
         raise self._lost("its row stayed locked by another session")
 
     def _settlement(self) -> dict[str, Any]:
-        # From here on the outcome is decided by the transaction, and the worker asks for it.
-        self._completing = True
+        self._completion_asked = True
         return {
             "ids": [self.id],
             "claims": [self.claims],
@@ -133,7 +140,12 @@ class Run:
         verdict = rows[0].verdict
         if verdict == "lost":
             raise self._lost("another worker has it, or it was ended")
-        return verdict != "again"
+        if verdict == "repeated":
+            # A success for the worker, which has nothing else to write. But this transaction holds
+            # the effects of the function once more, and must not commit.
+            raise self._lost("it has been settled by this run already")
+        self._completion_landed = self._completion_landed or verdict == "landed"
+        return verdict == "landed"
 
     def _lost(self, why: str) -> LeaseLost:
         return LeaseLost(f"job {self.id} ({self.name}) is no longer held by this run: {why}")

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jobs.cli import migrate, version
+from jobs.cli import migrate, version, worker
 from jobs.cli.arguments import Subcommands
 from jobs.errors import ConfigError, JobsError, ModuleShadowed
 
 _ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
     migrate.add_parser,
+    worker.add_parser,
     version.add_parser,
 )
 

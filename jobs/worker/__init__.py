@@ -1,5 +1,6 @@
 """The worker process."""
 
-from jobs.worker.worker import Worker, WorkerStats
+from jobs.worker.stats import WorkerStats
+from jobs.worker.worker import Worker
 
 __all__ = ["Worker", "WorkerStats"]

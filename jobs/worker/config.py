@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from jobs.definition import NAME_LIMIT
 from jobs.errors import ClaimQueuesEmpty, ConfigError
+from jobs.payload import text_problem
 
 DEFAULT_QUEUE = "default"
 DEFAULT_SLOTS = 5
@@ -65,12 +67,8 @@ def configure(
         ConfigError: One of them is unusable; the message names it.
         ClaimQueuesEmpty: No queue has a slot.
     """
-    if name is not None and (
-        not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 255
-    ):
-        raise ConfigError(f"name is {name!r}, expected 1 to 255 bytes of text")
-    if name is not None and ("\x00" in name or any("\ud800" <= c <= "\udfff" for c in name)):
-        raise ConfigError("name holds a NUL or a lone surrogate, which PostgreSQL cannot store")
+    if name is not None:
+        _text("name", name)
     _duration("lease", lease, timedelta(seconds=1), timedelta(days=1))
     _duration("poll", poll, timedelta(milliseconds=1), timedelta(hours=1))
     _duration("idle_poll", idle_poll, poll, timedelta(hours=1))
@@ -92,6 +90,12 @@ def _duration(field: str, value: object, low: timedelta, high: timedelta) -> Non
         raise ConfigError(f"{field} is {value}, expected {low} to {high}")
 
 
+def _text(field: str, value: object) -> None:
+    problem = text_problem(value, NAME_LIMIT)
+    if problem is not None:
+        raise ConfigError(f"{field} {value!r:.200}: {problem}")
+
+
 def _slots(queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
     if queues is None:
         return {DEFAULT_QUEUE: DEFAULT_SLOTS}
@@ -100,12 +104,11 @@ def _slots(queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
             f"queues is the text {queues!r}, expected a mapping or a list of names",
             fix=f"Write queues=[{queues!r}] or queues={{{queues!r}: 5}}.",
         )
-    named = (
-        dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(list(queues), DEFAULT_SLOTS)
-    )
+    if not isinstance(queues, Iterable):
+        raise ConfigError(f"queues is {queues!r:.200}, expected a mapping or a list of names")
+    named = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, DEFAULT_SLOTS)
     for queue, slots in named.items():
-        if not isinstance(queue, str) or not 1 <= len(queue.encode("utf-8", "replace")) <= 255:
-            raise ConfigError(f"queue name {queue!r} is not 1 to 255 bytes of text")
+        _text("queue name", queue)
         if isinstance(slots, bool) or not isinstance(slots, int) or not 0 <= slots <= MAX_SLOTS:
             raise ConfigError(
                 f"queue {queue!r} has {slots!r} slots, expected a whole number up to {MAX_SLOTS}"

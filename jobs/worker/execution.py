@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import contextlib
+import inspect
 import logging
+import time
 import traceback
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,33 +23,66 @@ logger = logging.getLogger("jobs.worker")
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 32_000
 
+# A function that goes on after its deadline is named in the log after so many seconds more.
+_OVERRUN_GRACE = 1.0
+# Before another try where this worker's own code failed.
+_FAULT_DELAY = timedelta(seconds=30)
+
 _COMPLETED = Outcome("completed")
+_RELEASED = Outcome("released")
 
 
 def storable(text: str, limit: int, *, keep_end: bool = False) -> str:
     """Bound a text and replace what a PostgreSQL text cannot hold (NUL, lone surrogates)."""
-    clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-    if len(clean) <= limit:
+    surplus = len(text) - limit
+    kept = text if surplus <= 0 else text[-limit:] if keep_end else text[:limit]
+    clean = kept.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    if surplus <= 0:
         return clean
-    cut = f"[{len(clean) - limit} characters cut]"
-    return f"{cut}\n{clean[-limit:]}" if keep_end else f"{clean[:limit]} {cut}"
+    cut = f"[{surplus} characters cut]"
+    return f"{cut}\n{clean}" if keep_end else f"{clean} {cut}"
 
 
 def failure(error: BaseException, delay: timedelta) -> Outcome:
     """The outcome of an attempt that raised: retry, which the database turns into the end of the
-    job where no attempt is left."""
-    try:
-        message = str(error)
-    except Exception as broken:  # an error whose text raises is still a failure
-        message = f"<str() of the error raised {type(broken).__name__}>"
-    trace = "".join(traceback.format_exception(error))
+    job where no attempt is left. Never raises, whatever the error does when it is looked at."""
     return Outcome(
         "retry",
         delay,
         storable(type(error).__qualname__, 255),
-        storable(message, MESSAGE_LIMIT),
-        storable(trace, TRACEBACK_LIMIT, keep_end=True),
+        storable(_text(error), MESSAGE_LIMIT),
+        storable(_trace(error), TRACEBACK_LIMIT, keep_end=True),
     )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as broken:  # an error whose text raises is still a failure
+        return f"<str() of the error raised {type(broken).__name__}>"
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as broken:
+        return f"<formatting the traceback raised {type(broken).__name__}>"
+
+
+class _Stopwatch:
+    """A call in a thread, timed there: the event loop may hear of its end much later."""
+
+    def __init__(self, fn: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._fn = fn
+        self._arguments = arguments
+        self.seconds = 0.0
+
+    def run(self) -> object:
+        started = time.monotonic()
+        try:
+            return self._fn(*self._arguments)
+        finally:
+            self.seconds = time.monotonic() - started
 
 
 class Executor:
@@ -63,32 +99,34 @@ class Executor:
         Never raises, whatever the job's function does: a fault costs this job only.
         """
         try:
-            job.outcome = await self._attempt(job)
+            outcome = await self._attempt(job)
         except asyncio.CancelledError:
-            # Only the worker cancels this task. After a lost lease nothing may be written.
-            job.outcome = Outcome("released") if job.stop_reason == "drain" else None
+            outcome = _RELEASED  # by a drain; a lost lease is looked at below
         except BaseException as error:  # the last line of defence for the loop
             logger.exception("running job %s (%s) failed inside the worker", job.id, job.row.name)
-            job.outcome = failure(error, timedelta(seconds=30))
+            outcome = failure(error, _FAULT_DELAY)
+        job.outcome = None if job.stop_reason == "lost" else outcome
 
-    async def _attempt(self, job: Held) -> Outcome | None:
+    async def _attempt(self, job: Held) -> Outcome:
         handle = self._registry.get(job.row.name)
         if handle is None:
+            unknown = UnknownJob(
+                f"job {job.id} has the name {job.row.name!r}, which this process has not "
+                f"registered; it is handed back for {self._unknown_delay}"
+            )
             logger.warning(
                 "%s",
-                UnknownJob(
-                    f"job {job.id} has the name {job.row.name!r}, which this process has not "
-                    f"registered; it is handed back for {self._unknown_delay}"
-                ),
+                unknown,
                 extra={"event": "jobs.worker.unknown", "job": str(job.id), "name_": job.row.name},
             )
             return Outcome("released", self._unknown_delay)
         try:
             value = handle.parse(job.row.input)
+            arguments = (value, job.run) if handle.takes_run else (value,)
             if handle.is_async:
-                await self._call_async(handle, value, job)
+                await self._call_async(handle, arguments, job)
             else:
-                await self._call_thread(handle, value, job)
+                await self._call_thread(handle, arguments, job)
         except asyncio.CancelledError:
             if job.stop_reason is not None:
                 raise
@@ -97,9 +135,7 @@ class Executor:
             return self._failed(handle, job, error)
         except BaseException as error:  # also SystemExit: a job must not end the worker
             return self._failed(handle, job, error)
-        if job.stop_reason == "lost":
-            return None
-        if job.run._completing:
+        if job.run._completion_asked:
             # Its own transaction decides. If it committed, this settle is answered as a repeat.
             return failure(
                 CompletionRolledBack(
@@ -110,71 +146,89 @@ class Executor:
             )
         return _COMPLETED
 
-    async def _call_async(self, handle: JobHandle[Any], value: Any, job: Held) -> None:
-        arguments = (value, job.run) if handle.takes_run else (value,)
-        if handle.timeout is None:
-            await handle.fn(*arguments)
-            return
-        deadline = asyncio.timeout(handle.timeout.total_seconds())
-        try:
-            async with deadline:
-                await handle.fn(*arguments)
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            raise JobTimeout(f"the attempt took longer than {handle.timeout}") from error
-        if deadline.expired():
-            logger.warning(
-                "job %s (%s) ignored its deadline of %s and finished late",
-                job.id,
-                job.row.name,
-                handle.timeout,
-                extra={"event": "jobs.timeout.abandoned", "job": str(job.id)},
-            )
-            raise JobTimeout(f"the attempt ignored its deadline of {handle.timeout}")
-
-    async def _call_thread(self, handle: JobHandle[Any], value: Any, job: Held) -> None:
-        arguments = (value, job.run) if handle.takes_run else (value,)
-        job.thread = True
-        future = self._threads.call(functools.partial(handle.fn, *arguments))
-        timeout = None if handle.timeout is None else handle.timeout.total_seconds()
-        late = False
-        while not future.done():
+    async def _call_async(
+        self, handle: JobHandle[Any], arguments: tuple[Any, ...], job: Held
+    ) -> None:
+        seconds = None if handle.timeout is None else handle.timeout.total_seconds()
+        with self._overrun_watch(seconds, job):
             try:
-                done, _ = await asyncio.wait({future}, timeout=timeout)
-            except asyncio.CancelledError:
-                # The thread goes on whatever we do: tell it, and keep the job until it ends, so
-                # that nobody else starts it meanwhile.
-                job.run._cancelled.set()
-                continue
-            if not done:
-                late, timeout = True, None
-                job.run._cancelled.set()
-                logger.warning(
-                    "job %s (%s) overran its deadline of %s in a thread, which cannot be stopped",
-                    job.id,
-                    job.row.name,
-                    handle.timeout,
-                    extra={"event": "jobs.timeout.abandoned", "job": str(job.id)},
-                )
-        future.result()
-        if late:
-            raise JobTimeout(f"the attempt took longer than {handle.timeout}")
+                async with asyncio.timeout(seconds) as deadline:
+                    await handle.fn(*arguments)
+            except Exception as error:
+                if not deadline.expired():
+                    raise
+                raise JobTimeout(f"the attempt took longer than {handle.timeout}") from error
+        if deadline.expired():
+            raise JobTimeout(
+                f"the attempt ignored its deadline of {handle.timeout}, and ended late"
+            )
 
-    def _failed(self, handle: JobHandle[Any], job: Held, error: BaseException) -> Outcome | None:
-        if job.stop_reason == "lost":
-            return None
-        if job.stop_reason == "drain":
-            return Outcome("released")  # whatever it raised, the interruption was ours
+    async def _call_thread(
+        self, handle: JobHandle[Any], arguments: tuple[Any, ...], job: Held
+    ) -> None:
+        seconds = None if handle.timeout is None else handle.timeout.total_seconds()
+        job.thread = True
+        watch = _Stopwatch(handle.fn, arguments)
+        future = self._threads.call(watch.run)
+        with self._overrun_watch(seconds, job):
+            while not future.done():
+                try:
+                    await asyncio.wait({future})
+                except asyncio.CancelledError:
+                    # The thread goes on whatever we do: tell it, and keep the job until it ends,
+                    # so that nobody else starts it meanwhile.
+                    job.run._cancelled.set()
+        result = future.result()
+        if seconds is not None and watch.seconds > seconds:
+            raise JobTimeout(f"the attempt took longer than {handle.timeout}")
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError(
+                "the job function is not declared async but returned a coroutine, which nobody ran"
+            )
+
+    @contextlib.contextmanager
+    def _overrun_watch(self, seconds: float | None, job: Held) -> Iterator[None]:
+        """Tell the run when its time is up, and the log when it goes on all the same."""
+        if seconds is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timers = (
+            loop.call_later(seconds, job.run._cancelled.set),
+            loop.call_later(seconds + _OVERRUN_GRACE, self._overrun, job, seconds),
+        )
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _overrun(self, job: Held, seconds: float) -> None:
+        logger.warning(
+            "job %s (%s) goes on after its deadline of %g s%s; it keeps its slot until it ends",
+            job.id,
+            job.row.name,
+            seconds,
+            " in a thread, which cannot be stopped" if job.thread else "",
+            extra={"event": "jobs.timeout.abandoned", "job": str(job.id)},
+        )
+
+    def _failed(self, handle: JobHandle[Any], job: Held, error: BaseException) -> Outcome:
+        if job.stop_reason is not None:
+            return _RELEASED  # whatever it raised, the interruption was ours
+        outcome = failure(error, handle.retry.delay_for(job.row.attempt))
+        message = outcome.error_message or ""
         logger.warning(
             "job %s (%s) failed in attempt %d of %d: %s: %s",
             job.id,
             job.row.name,
             job.row.attempt,
             job.row.max_attempts,
-            type(error).__name__,
-            storable(str(error), 500),
-            exc_info=error,
+            outcome.error_type,
+            message[:500],
+            # A text of megabytes would be in the log once more for each error in the chain.
+            exc_info=error if len(message) <= MESSAGE_LIMIT else None,
             extra={"event": "jobs.run.attempt_failed", "job": str(job.id)},
         )
-        return failure(error, handle.retry.delay_for(job.row.attempt))
+        return outcome

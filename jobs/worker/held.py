@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -43,7 +42,7 @@ class Held:
         task: The task that runs it, None until it starts.
         thread: Whether the function runs in a thread, which cannot be interrupted.
         stop_reason: Why the worker cancelled it (lost, drain), None while it did not.
-        outcome: Set when the run has ended.
+        outcome: Set when the run has ended; None then where nothing may be written any more.
         tries: How often its settle has met a row that another session held.
         answered: Whether its settle has had its answer.
     """
@@ -74,9 +73,12 @@ class Holding:
     _jobs: dict[UUID, Held] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, job: Held) -> None:
+    def add(self, job: Held) -> Held | None:
+        """Hold a job. Returns an older claim of it that was held until now, and is lost."""
         with self._lock:
+            older = self._jobs.get(job.id)
             self._jobs[job.id] = job
+            return older
 
     def remove(self, job: Held) -> None:
         with self._lock:
@@ -93,13 +95,13 @@ class Holding:
         return len(self._jobs)
 
 
-def hold(row: ClaimJobsRow, worker: str, asked_at: float | None = None) -> Held:
+def hold(row: ClaimJobsRow, worker: str, asked_at: float) -> Held:
     """Make the record of a row that was just claimed.
 
     Args:
         row: The claimed row.
         worker: Label of this process.
-        asked_at: Monotonic seconds when the claim was sent; now when None.
+        asked_at: Monotonic seconds when the claim was sent.
     """
     run = Run(
         id=row.id,
@@ -115,4 +117,4 @@ def hold(row: ClaimJobsRow, worker: str, asked_at: float | None = None) -> Held:
         traceparent=row.traceparent,
         enqueued_by=row.enqueued_by,
     )
-    return Held(row, run, time.monotonic() if asked_at is None else asked_at)
+    return Held(row, run, asked_at)

@@ -12,9 +12,11 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -28,6 +30,11 @@ T = TypeVar("T")
 
 # The oldest schema file this runtime can work with.
 SCHEMA_VERSION = 1
+
+# All attempts at connecting, several hosts included.
+_CONNECT_SECONDS = 30.0
+# For a wait to end whose connection was cut under it.
+_CUT_SECONDS = 1.0
 
 # Performance only, nothing relies on them. The hot statements are planned once for the session: the
 # planner would otherwise spend as long on a claim as the claim takes, and a plan made while the
@@ -50,7 +57,7 @@ class Target:
             transaction mode).
     """
 
-    conninfo: str
+    conninfo: str = field(repr=False)
     prepare: bool = True
     options: str = field(default=f"{_PLANNER} {_SAFETY}")
 
@@ -66,10 +73,8 @@ class Target:
             ConfigError: It is neither.
         """
         kwargs: dict[str, Any] = {}
-        if isinstance(database, str):
-            conninfo = database
-        else:
-            conninfo = getattr(database, "conninfo", None)
+        conninfo = database if isinstance(database, str) else getattr(database, "conninfo", None)
+        if not isinstance(database, str):
             given = getattr(database, "kwargs", None)
             if not isinstance(conninfo, str) or not isinstance(given, Mapping | None):
                 raise ConfigError(
@@ -78,19 +83,77 @@ class Target:
                     fix='Pass a DSN such as "postgresql://app@db/app", or a psycopg pool.',
                 )
             kwargs = {k: v for k, v in (given or {}).items() if k not in _NOT_CONNINFO}
+        assert isinstance(conninfo, str)
         prepare = kwargs.pop("prepare_threshold", 5) is not None
         try:
             parts = conninfo_to_dict(conninfo, **kwargs)
-        except psycopg.ProgrammingError as error:
-            raise ConfigError(f"the connection string cannot be read: {error}") from error
+        except psycopg.ProgrammingError:
+            # libpq's message quotes the string, password included.
+            raise ConfigError("the connection string cannot be read") from None
         parts.setdefault("application_name", application_name)
         parts.setdefault("connect_timeout", "5")
         return cls(make_conninfo("", **parts), prepare)
 
     def with_options(self) -> str:
         """The connection string with our session options behind those that the caller gave."""
-        given = conninfo_to_dict(self.conninfo).get("options")
-        return make_conninfo(self.conninfo, options=f"{given or ''} {self.options}".strip())
+        given = conninfo_to_dict(self.conninfo).get("options") or os.environ.get("PGOPTIONS", "")
+        return make_conninfo(self.conninfo, options=f"{given} {self.options}".strip())
+
+    async def open_async(self) -> psycopg.AsyncConnection[Any]:
+        """An autocommit connection, to be checked with `check_async` before it is used."""
+        connect = psycopg.AsyncConnection.connect
+        try:
+            return await connect(self.with_options(), autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            if not _refuses_options(error):
+                raise
+            return await connect(self.conninfo, autocommit=True, prepare_threshold=None)
+
+    def open(self) -> psycopg.Connection[Any]:
+        """As `open_async`, for the renewal thread."""
+        connect = psycopg.Connection.connect
+        try:
+            return connect(self.with_options(), autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            if not _refuses_options(error):
+                raise
+            return connect(self.conninfo, autocommit=True, prepare_threshold=None)
+
+    async def check_async(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        """Check what was connected to, and prepare statements there if that is sound.
+
+        Raises:
+            SchemaOutdated: The schema is missing or older than this worker.
+        """
+        try:
+            session = await read_session_async(conn)
+        except psycopg.errors.UndefinedTable as error:
+            raise _not_installed() from error
+        conn.prepare_threshold = self._threshold(session)
+
+    def check(self, conn: psycopg.Connection[Any]) -> None:
+        """As `check_async`, for the renewal thread."""
+        try:
+            session = read_session(conn)
+        except psycopg.errors.UndefinedTable as error:
+            raise _not_installed() from error
+        conn.prepare_threshold = self._threshold(session)
+
+    def _threshold(self, session: ReadSessionRow | None) -> int | None:
+        version = session.schema_version if session else 0
+        if version < SCHEMA_VERSION:
+            raise SchemaOutdated(
+                f"the database has schema version {version}, this worker needs {SCHEMA_VERSION}"
+            )
+        # Without our settings there is a pooler in between, and the next statement may reach
+        # another session than the one that has prepared it.
+        if self.prepare and session and session.plan_cache_mode == "force_generic_plan":
+            return 0
+        logger.info(
+            "connected through a pooler: statements are not prepared and planned at each call",
+            extra={"event": "jobs.worker.pooled", "prepare": self.prepare},
+        )
+        return None
 
 
 def _refuses_options(error: psycopg.Error) -> bool:
@@ -99,84 +162,55 @@ def _refuses_options(error: psycopg.Error) -> bool:
     return "startup parameter" in text or "client_connection_check_interval" in text
 
 
-def _judge(session: ReadSessionRow | None) -> bool:
-    """Check the schema version; return whether the session is really ours, without a pooler."""
-    version = session.schema_version if session else 0
-    if version < SCHEMA_VERSION:
-        raise SchemaOutdated(
-            f"the database has schema version {version}, this worker needs {SCHEMA_VERSION}"
-        )
-    return session is not None and session.plan_cache_mode == "force_generic_plan"
-
-
-def _pooled(target: Target) -> None:
-    logger.info(
-        "connected through a pooler: statements are not prepared and planned at each call",
-        extra={"event": "jobs.worker.pooled", "prepare": target.prepare},
-    )
-
-
-async def connect_async(target: Target) -> psycopg.AsyncConnection[Any]:
-    """Open an autocommit connection for the worker's event loop.
-
-    Raises:
-        SchemaOutdated: The schema is missing or older than this worker.
-        psycopg.OperationalError: The database cannot be reached.
-    """
-    try:
-        conn = await psycopg.AsyncConnection.connect(
-            target.with_options(), autocommit=True, prepare_threshold=None
-        )
-    except psycopg.OperationalError as error:
-        if not _refuses_options(error):
-            raise
-        conn = await psycopg.AsyncConnection.connect(
-            target.conninfo, autocommit=True, prepare_threshold=None
-        )
-    try:
-        own_session = _judge(await read_session_async(conn))
-    except psycopg.errors.UndefinedTable as error:
-        await conn.close()
-        raise SchemaOutdated("the schema jobs is not installed in this database") from error
-    except BaseException:
-        await conn.close()
-        raise
-    if own_session and target.prepare:
-        conn.prepare_threshold = 0
-    else:
-        _pooled(target)
-    return conn
-
-
-def connect(target: Target) -> psycopg.Connection[Any]:
-    """As `connect_async`, for the renewal thread."""
-    try:
-        conn = psycopg.Connection.connect(
-            target.with_options(), autocommit=True, prepare_threshold=None
-        )
-    except psycopg.OperationalError as error:
-        if not _refuses_options(error):
-            raise
-        conn = psycopg.Connection.connect(target.conninfo, autocommit=True, prepare_threshold=None)
-    try:
-        if _judge(read_session(conn)) and target.prepare:
-            conn.prepare_threshold = 0
-    except BaseException:
-        conn.close()
-        raise
-    return conn
+def _not_installed() -> SchemaOutdated:
+    return SchemaOutdated("the schema jobs is not installed in this database")
 
 
 def cut(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> None:
     """Shut the socket down, so that whoever waits on it fails at once.
 
-    Cancelling the wait is no substitute: psycopg then tries to cancel on the server, which takes ten
-    more seconds when the peer does not answer. Writes nothing; may be called from any thread.
+    Cancelling the wait is no substitute: psycopg then tries to cancel on the server, which takes
+    ten more seconds when the peer does not answer. Writes nothing; may be called from any thread,
+    as long as nobody closes the connection meanwhile.
     """
     with contextlib.suppress(psycopg.Error, OSError):
         handle = socket.socket(fileno=os.dup(conn.fileno()))
         with handle:
             handle.shutdown(socket.SHUT_RDWR)
+
+
+class Guard:
+    """Cuts a connection that a thread waits on when the time is up, or when told to.
+
+    A context manager around the calls. Once it has been left it cuts nothing any more, so that the
+    connection may be closed.
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any], seconds: float) -> None:
+        self._conn: psycopg.Connection[Any] | None = conn
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self.cut)
+        self._timer.daemon = True
+
+    def cut(self) -> None:
+        """End the wait now. May be called from any thread."""
+        with self._lock:
+            if self._conn is not None:
+                cut(self._conn)
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._conn = None
 
 
 class Link:
@@ -188,45 +222,39 @@ class Link:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._conn: psycopg.AsyncConnection[Any] | None = None
-        self._call: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     async def open(self) -> None:
-        """Connect unless connected. Raises what `connect_async` raises."""
-        if self._conn is None or self._conn.closed:
-            self._conn = await connect_async(self._target)
+        """Connect unless connected.
+
+        Raises:
+            TimeoutError: No answer in time.
+            SchemaOutdated: The schema is missing or older than this worker.
+            psycopg.Error: The database cannot be reached, or refuses us.
+        """
+        if self._conn is None:
+            await self._within(self._connect(), _CONNECT_SECONDS)
+
+    async def _connect(self) -> None:
+        self._conn = conn = await self._target.open_async()  # known before it is used: can be cut
+        await self._target.check_async(conn)
 
     async def call(
         self,
-        statement: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]],
-        timeout: float,
+        statement: Callable[[psycopg.AsyncConnection[Any]], Coroutine[Any, Any, T]],
+        seconds: float,
     ) -> T:
-        """Run one statement, giving up on the connection after ``timeout`` seconds.
+        """Run one statement, giving up on the connection after that many seconds.
 
         Raises:
             TimeoutError: No answer in time. The connection was cut; whether the statement took
                 effect is unknown.
-            psycopg.Error: As raised by the statement. A broken connection is reopened by the next
-                call.
+            psycopg.Error: As raised by the statement. A connection that may be at fault is reopened
+                by the next call.
         """
         await self.open()
-        conn = self._conn
-        assert conn is not None
-        task: asyncio.Task[T] = asyncio.ensure_future(_await(statement(conn)))
-        self._call = task
-        try:
-            done, _ = await asyncio.wait({task}, timeout=timeout)
-            if not done:
-                cut(conn)
-                await asyncio.wait({task}, timeout=5)
-                raise TimeoutError(f"no answer from the database within {timeout:g} s")
-            return task.result()
-        except asyncio.CancelledError:
-            cut(conn)
-            raise
-        finally:
-            self._call = None
-            if conn.broken or conn.closed:
-                self._conn = None
+        assert self._conn is not None
+        return await self._within(statement(self._conn), seconds)
 
     async def interrupt(self, grace: float) -> None:
         """Cancel the statement in flight on the server, so that it cannot take effect later.
@@ -234,22 +262,71 @@ class Link:
         Args:
             grace: Seconds to wait for the server's confirmation before the connection is cut.
         """
-        task, conn = self._call, self._conn
-        if task is None or conn is None or task.done():
+        task, conn = self._task, self._conn
+        if task is None:
             return
-        with contextlib.suppress(psycopg.Error, OSError):
-            await conn.cancel_safe(timeout=grace)
-        await asyncio.wait({task}, timeout=grace)
-        if not task.done():
-            cut(conn)
+        with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
+            async with asyncio.timeout(grace):
+                if conn is not None:
+                    await conn.cancel_safe(timeout=grace)
+                    await asyncio.wait({task})
+        await self._abandon(task)
 
     async def close(self) -> None:
         """Close the connection; never raises, never waits for the server."""
+        if self._task is not None:
+            await self._abandon(self._task)
+        await self._drop()
+
+    async def _within(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        task = asyncio.create_task(work)
+        task.add_done_callback(_retrieve)
+        self._task = task
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                await self._abandon(task)
+                if not task.done() or task.cancelled() or task.exception() is not None:
+                    raise TimeoutError(f"no answer from the database within {seconds:g} s")
+            if task.cancelled():
+                raise TimeoutError("connecting was given up")
+            return task.result()
+        except BaseException as error:
+            if not task.done():
+                await self._abandon(task)
+            if not self._usable_after(error):
+                await self._drop()
+            raise
+        finally:
+            self._task = None
+
+    def _usable_after(self, error: BaseException) -> bool:
+        """Whether the next statement may use the connection that this one failed on.
+
+        After an error that does not speak of the statement's data or luck (a server that became
+        read-only, a plan or a prepared statement that is gone) a new session may do better.
+        """
+        harmless = psycopg.OperationalError | psycopg.DataError | psycopg.IntegrityError
+        return isinstance(error, harmless) and self._conn is not None and not self._conn.closed
+
+    async def _abandon(self, task: asyncio.Task[Any]) -> None:
+        """End a call that is not worth waiting for, without waiting for the server."""
+        if task.done():
+            return
+        if self._conn is not None:
+            cut(self._conn)
+        else:
+            task.cancel()  # still connecting: nothing of ours runs on the server
+        await asyncio.wait({task}, timeout=_CUT_SECONDS)
+
+    async def _drop(self) -> None:
         conn, self._conn = self._conn, None
         if conn is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 await conn.close()
 
 
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at the exception of a call that nobody may be waiting for any more."""
+    if not task.cancelled():
+        task.exception()

@@ -24,6 +24,15 @@ class Pace:
         self._hot_until = time.monotonic() + _HOT_FOR
         return min(_HOT_WAIT, self._floor)
 
+    def filled(self) -> float:
+        """A claim found as much as it asked for: the next slot that is free ends the wait.
+
+        Queues that have slots free already are looked at again at the floor, not sooner: they had
+        nothing.
+        """
+        self._next = self._floor
+        return self._floor
+
     def nothing(self) -> float:
         """A claim found nothing."""
         if time.monotonic() < self._hot_until:
@@ -33,5 +42,5 @@ class Pace:
 
     def failed(self) -> float:
         """A claim could not be made: back to the floor, and not faster than that."""
-        wait, self._next = max(self._next, self._floor), min(self._next * 2, self._ceiling)
+        wait, self._next = self._next, min(self._next * 2, self._ceiling)
         return wait

@@ -10,26 +10,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import psycopg
 
 from jobs.errors import JobsError
 from jobs.worker.held import Held, Holding
-from jobs.worker.link import Target, connect, cut
-from jobs_sql.lease import renew_leases
+from jobs.worker.link import Guard, Target
+from jobs.worker.loopwatch import LoopWatch
+from jobs_sql.lease import RenewLeasesRow, renew_leases
 
 logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 1_000
 _TICK = 0.25
-_BLOCKED_AFTER = 1.0
+_EXPECTED = (psycopg.Error, OSError, JobsError)
 
 
 class Renewer:
@@ -54,44 +52,62 @@ class Renewer:
         self._lease = lease
         self._lease_seconds = lease.total_seconds()
         self._every = self._lease_seconds / 3
+        self._retry_every = min(1.0, self._every / 4)
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop, threading.get_ident())
-        self._conn: psycopg.Connection[Any] | None = None
+        self._conn: psycopg.Connection[object] | None = None
+        self._guard: Guard | None = None
+        self._hurry = False
         self._stop = threading.Event()
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="jobs-renewer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    async def stop(self, timeout: float = 2.0) -> None:
-        """End the thread, cutting a renewal that does not answer within ``timeout`` seconds."""
+    def hurry(self) -> None:
+        """Renew at the next tick: some lease is older than usual."""
+        self._hurry = True
+
+    def end(self) -> None:
+        """Let the thread end, without waiting for it."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, timeout)
-        if self._thread.is_alive():
-            conn = self._conn
-            if conn is not None:
-                cut(conn)
-            await asyncio.to_thread(self._thread.join, timeout)
+
+    async def stop(self, grace: float = 2.0) -> None:
+        """End the thread, cutting a renewal that does not answer within ``grace`` seconds."""
+        self.end()
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._ended.wait()
+                    return
+            if (guard := self._guard) is not None:
+                guard.cut()
+        logger.error(
+            "the renewal thread does not end", extra={"event": "jobs.worker.renewer_stuck"}
+        )
 
     def _serve(self) -> None:
         due = time.monotonic() + self._every
         tick = min(_TICK, self._every / 4)
-        while not self._stop.wait(tick):
+        while not self._stop.wait(tick) and not self._loop.is_closed():
             self._watch.look()
-            if time.monotonic() < due:
+            if time.monotonic() < due and not self._hurry:
                 continue
-            try:
-                landed = self._renew(self._holding.snapshot())
-            except Exception:
-                logger.exception("renewing leases failed unexpectedly")
-                landed = False
-            due = time.monotonic() + (self._every if landed else min(1.0, self._every / 4))
+            self._hurry = False
+            landed = self._renew(self._holding.snapshot())
+            due = time.monotonic() + (self._every if landed else self._retry_every)
         self._drop()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._ended.set)
 
     def _renew(self, held: list[Held]) -> bool:
+        """Renew all; return whether each was answered for good."""
         landed = True
         for start in range(0, len(held), MAX_BATCH):
+            if self._stop.is_set():
+                return False
             landed &= self._renew_batch(held[start : start + MAX_BATCH])
         now = time.monotonic()
         for job in held:
@@ -103,44 +119,45 @@ class Renewer:
         asked_at = time.monotonic()
         try:
             rows = self._send(batch)
-        except (psycopg.Error, OSError, JobsError) as error:
+        except Exception as error:  # whatever it is, the next try may do better
             self._drop()
             logger.warning(
                 "renewing %d leases failed: %s",
                 len(batch),
                 error,
+                exc_info=None if isinstance(error, _EXPECTED) else error,
                 extra={"event": "jobs.worker.renewal_failed", "jobs": len(batch)},
             )
             return False
         jobs = {(job.id, job.claims): job for job in batch}
+        landed = True
         for row in rows:
             job = jobs[(row.id, row.claims)]
             if row.verdict == "renewed":
                 job.renewed_at = asked_at
             elif row.verdict == "lost":
                 self._report(job, "the database has given it to another worker or ended it")
-            elif job.run._completing:
+            elif job.run._completion_landed:
                 job.renewed_at = asked_at  # our own open transaction holds the row: nobody else can
-        return True
+            else:
+                landed = False  # somebody else holds the row for a moment: ask again soon
+        return landed
 
-    def _send(self, batch: list[Held]) -> list[Any]:
-        if self._conn is None or self._conn.closed:
-            self._conn = connect(self._target)
-        conn = self._conn
+    def _send(self, batch: list[Held]) -> list[RenewLeasesRow]:
+        fresh = self._conn is None or self._conn.closed
+        if self._conn is None or fresh:
+            self._conn = self._target.open()
         # Waiting on a peer that hangs has no end of its own; this ends it in time to try again.
-        guard = threading.Timer(self._every, cut, (conn,))
-        guard.daemon = True
-        guard.start()
-        try:
+        with Guard(self._conn, self._every) as self._guard:
+            if fresh:
+                self._target.check(self._conn)
             return renew_leases(
-                conn,
+                self._conn,
                 ids=[job.id for job in batch],
                 claims=[job.claims for job in batch],
                 worker=self._worker,
                 lease=self._lease,
             )
-        finally:
-            guard.cancel()
 
     def _report(self, job: Held, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, nobody is left to tell
@@ -151,52 +168,3 @@ class Renewer:
         if conn is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 conn.close()
-
-
-class LoopWatch:
-    """Notices from outside that an event loop stands still, and says what stops it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
-        self._loop = loop
-        self._thread_id = thread_id
-        self._asked_at: float | None = None
-        self._warned = False
-
-    def look(self) -> None:
-        """Ask the loop for a sign of life, and warn when it has not answered the last one."""
-        now = time.monotonic()
-        if self._asked_at is None:
-            self._asked_at = now
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._answer)
-        elif not self._warned and now - self._asked_at > _BLOCKED_AFTER:
-            self._warned = True
-            logger.warning(
-                "the event loop has stood still for %.1f s in %s; job functions that block belong "
-                "into a plain def, which runs in a thread\n%s",
-                now - self._asked_at,
-                self._task_name(),
-                self._stack(),
-                extra={"event": "jobs.worker.loop_blocked"},
-            )
-
-    def _answer(self) -> None:
-        asked_at, self._asked_at = self._asked_at, None
-        if self._warned and asked_at is not None:
-            self._warned = False
-            logger.warning(
-                "the event loop moves again after %.1f s",
-                time.monotonic() - asked_at,
-                extra={"event": "jobs.worker.loop_unblocked"},
-            )
-
-    def _task_name(self) -> str:
-        with contextlib.suppress(RuntimeError):
-            task = asyncio.current_task(self._loop)
-            if task is not None:
-                return f"task {task.get_name()}"
-        return "some task"
-
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread_id)
-        return "".join(traceback.format_stack(frame, 12)) if frame is not None else ""

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import psycopg
 
+from jobs.errors import JobsError
 from jobs.worker.held import Held, Outcome
 from jobs.worker.link import Link
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
@@ -20,6 +21,19 @@ MAX_BATCH = 500
 _TIMEOUT = 10.0
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
+_REFUSED = "SettleRefused"
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether sending the same once more can help.
+
+    It cannot where the data is to blame: data exception, constraint violation, or raised by
+    somebody's trigger. No rights, read-only, out of disk say nothing against the outcomes.
+    """
+    if isinstance(error, psycopg.Error):
+        blamed = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+        return not blamed and not (error.sqlstate or "").startswith("P0")
+    return isinstance(error, JobsError | TimeoutError | OSError)
 
 
 class Settler:
@@ -44,7 +58,7 @@ class Settler:
         self._answered = answered
         self._pending: deque[Held] = deque()
         self._flying = 0
-        self._parked = 0
+        self._parked: set[Held] = set()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -52,7 +66,7 @@ class Settler:
     @property
     def backlog(self) -> int:
         """Outcomes not answered yet."""
-        return len(self._pending) + self._flying + self._parked
+        return len(self._pending) + self._flying + len(self._parked)
 
     def submit(self, job: Held) -> None:
         """Queue the outcome of ``job``. Never blocks."""
@@ -60,10 +74,10 @@ class Settler:
         self._idle.clear()
         self._work.set()
 
-    async def flush(self, timeout: float) -> bool:
-        """Wait until nothing is unanswered; return whether that came in ``timeout`` seconds."""
+    async def flush(self, seconds: float) -> bool:
+        """Wait until nothing is unanswered; return whether that came in that many seconds."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
             return False
@@ -84,9 +98,9 @@ class Settler:
                 unanswered = await self._settle(batch)
             except Exception:  # whatever it is, the outcomes must not be lost
                 logger.exception("settling %d jobs failed unexpectedly", len(batch))
-                unanswered = [job for job in batch if not job.answered]
-            finally:
-                self._flying = 0
+                unanswered = batch
+            self._flying = 0
+            unanswered = [job for job in unanswered if not job.answered and job not in self._parked]
             if unanswered:
                 self._pending.extendleft(reversed(unanswered))
                 self._work.set()
@@ -98,25 +112,34 @@ class Settler:
                 self._idle.set()
 
     def _park(self, job: Held) -> None:
-        """Send a job's settle again later: another session holds its row, and the others go on."""
-        self._parked += 1
+        """Send a job's settle again later, while the others go on."""
+        self._flying -= 1
+        self._parked.add(job)
         delay = min(_FIRST_PAUSE * 2.0 ** min(job.tries, 10), _LONGEST_PAUSE)
         job.tries += 1
         asyncio.get_running_loop().call_later(delay, self._unpark, job)
 
     def _unpark(self, job: Held) -> None:
-        self._parked -= 1
+        self._parked.discard(job)
         self.submit(job)
 
     def _answer(self, job: Held, verdict: str, state: str | None) -> None:
+        if job.answered:
+            return
         job.answered = True
-        self._answered(job, verdict, state)
+        self._flying -= 1
+        try:
+            self._answered(job, verdict, state)
+        except Exception:  # the neighbours of the batch have to be answered all the same
+            logger.exception("taking note of the end of job %s failed", job.id)
 
     async def _settle(self, batch: list[Held]) -> list[Held]:
-        """Send a batch; return the jobs whose settle has to be sent again."""
+        """Send a batch; return the jobs whose settle has to be sent again soon."""
         try:
             rows = await self._send(batch)
-        except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError, OSError) as error:
+        except Exception as error:
+            if not _may_pass(error):
+                return await self._isolate(batch, error)
             logger.warning(
                 "settling %d jobs failed, trying again: %s",
                 len(batch),
@@ -124,24 +147,22 @@ class Settler:
                 extra={"event": "jobs.worker.settle_failed", "jobs": len(batch)},
             )
             return batch
-        except psycopg.Error as error:
-            return await self._isolate(batch, error)
         by_token = {(row.id, row.claims): row for row in rows}
         for job in batch:
             row = by_token[(job.id, job.claims)]
             if row.verdict == "again":
-                self._park(job)
+                self._park(job)  # another session holds its row
             else:
                 self._answer(job, row.verdict, row.state)
         return []
 
-    async def _isolate(self, batch: list[Held], error: psycopg.Error) -> list[Held]:
-        """A batch the server refuses: find the one it refuses, so that the others settle."""
+    async def _isolate(self, batch: list[Held], error: Exception) -> list[Held]:
+        """A batch the server refuses: find the ones it refuses, so that the others settle."""
         if len(batch) > 1:
-            again = []
-            for job in batch:
-                again += await self._settle([job])
-            return again
+            for place, job in enumerate(batch):
+                if await self._settle([job]):
+                    return batch[place:]  # for another reason, which holds for the rest as well
+            return []
         (job,) = batch
         logger.error(
             "the database refuses the outcome of job %s (%s): %s",
@@ -150,14 +171,13 @@ class Settler:
             error,
             extra={"event": "jobs.worker.settle_refused", "job": str(job.id)},
         )
-        if job.outcome is None or job.outcome.error_type == "SettleRefused":
+        if job.outcome is None or job.outcome.error_type == _REFUSED:
             self._answer(job, "refused", None)  # its lease lapses, and the claim takes it up
             return []
         kind = "completed" if job.outcome.kind == "completed" else "retry"
-        job.outcome = Outcome(
-            kind, timedelta(minutes=1), "SettleRefused", f"SQLSTATE {error.sqlstate}", None
-        )
-        return [job]
+        sqlstate = getattr(error, "sqlstate", None)
+        job.outcome = Outcome(kind, timedelta(minutes=1), _REFUSED, f"SQLSTATE {sqlstate}")
+        return await self._settle([job])
 
     async def _send(self, batch: list[Held]) -> list[SettleJobsRow]:
         batch.sort(key=lambda job: job.row.id)

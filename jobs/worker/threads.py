@@ -28,6 +28,7 @@ class Threads:
         self._lock = threading.Lock()
         self._idle = 0
         self._count = 0
+        self._closed = False
 
     def call(self, fn: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run ``fn`` in a thread, in a copy of the caller's context.
@@ -35,6 +36,9 @@ class Threads:
         Returns:
             A future of the running event loop with its result or exception. Cancelling the future
             does not stop the thread.
+
+        Raises:
+            RuntimeError: The system has no thread left.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -50,8 +54,9 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let idle threads end. Running calls are left to finish."""
+        """Let idle threads end now, and others when their call has ended."""
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, 0
         for _ in range(idle):
             self._work.put(None)
@@ -66,12 +71,15 @@ class Threads:
             except BaseException as raised:  # SystemExit of a job must not end a thread silently
                 error = raised
             with self._lock:
-                self._idle += 1
+                closed = self._closed
+                self._idle += not closed
             try:
                 loop.call_soon_threadsafe(_deliver, future, result, error)
             except RuntimeError:
                 return  # the loop is closed: the worker has gone, nobody waits for the result
             del future, context, fn, result, error
+            if closed:
+                return
 
 
 def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -81,7 +89,7 @@ def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | No
         future.set_result(result)
     elif isinstance(error, StopIteration):
         # A future refuses StopIteration, which would otherwise look like the end of a generator.
-        wrapped = RuntimeError(f"the job function raised StopIteration: {error}")
+        wrapped = RuntimeError("the job function raised StopIteration")
         wrapped.__cause__ = error
         future.set_exception(wrapped)
     else:

@@ -5,68 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
-from types import FrameType, TracebackType
-from typing import Literal, Self
+from types import TracebackType
+from typing import Self
 
 import psycopg
 
-from jobs.errors import ConfigError
+from jobs.errors import CompletionRolledBack, ConfigError, DatabaseUnreachable
 from jobs.registry import Registry
+from jobs.worker.claimer import Claimer
 from jobs.worker.config import configure
+from jobs.worker.crew import Crew
 from jobs.worker.execution import Executor
 from jobs.worker.held import Held, Holding, Outcome, hold
 from jobs.worker.link import Link, Target
-from jobs.worker.pace import Pace
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
+from jobs.worker.signals import on_stop_signal
+from jobs.worker.stats import WorkerStats
 from jobs.worker.threads import Threads
-from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
+from jobs_sql.claim import ClaimJobsRow
 
 logger = logging.getLogger("jobs.worker")
 
-State = Literal["idle", "running", "draining", "stopped"]
-
 # No claim while this many outcomes wait for their answer: the database cannot keep up.
 _SETTLE_BACKLOG = 2_000
-_CLAIM_TIMEOUT = 15.0
-_CLAIM_GRACE = 5.0
+# Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle.
+_CLAIM_GRACE = 2.0
 _CANCEL_GRACE = 2.0
 _FLUSH_GRACE = 5.0
-_RESCUE_LIMIT = 100
-
-
-@dataclass(slots=True)
-class WorkerStats:
-    """What a worker has done since it started.
-
-    Attributes:
-        name: Label of the worker.
-        state: idle (not started), running, draining or stopped.
-        in_flight: Jobs claimed and not settled yet.
-        claimed: Claims, rescued jobs included.
-        completed: Jobs that ended well.
-        retried: Failed attempts that leave the job ready for another.
-        ended: Jobs that ended as dead, failed or cancelled by a settle of this worker.
-        buried: Jobs whose lease had lapsed on their last attempt, ended by a claim of this worker.
-        released: Jobs handed back without using an attempt (drain, unknown name).
-        lost: Runs whose lease was lost; nothing of them was recorded.
-    """
-
-    name: str
-    state: State = "idle"
-    in_flight: int = 0
-    claimed: int = 0
-    completed: int = 0
-    retried: int = 0
-    ended: int = 0
-    buried: int = 0
-    released: int = 0
-    lost: int = 0
 
 
 class Worker:
@@ -125,14 +95,9 @@ class Worker:
         self._registry = registry
         self._stats = WorkerStats(self.name)
         self._holding = Holding()
-        self._running: dict[str, int] = dict.fromkeys(self.config.queues, 0)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
-        self._hungry: set[str] = set()
-        self._choked = False
-        self._idle_stop = False
-        self._again = asyncio.Event()
+        self._until_idle = False
         self._teardown: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -141,34 +106,34 @@ class Worker:
         """Connect and begin to claim.
 
         Raises:
+            DatabaseUnreachable: No session can be opened.
             SchemaOutdated: The schema is missing or too old.
-            psycopg.OperationalError: The database cannot be reached.
-            ConfigError: The worker has been started before.
+            ConfigError: The worker has been started before, or the event loop cannot be used.
         """
         if self._stats.state != "idle":
             raise ConfigError(
                 f"worker {self.name} is {self._stats.state} and cannot be started again",
                 fix="Make a new Worker.",
             )
-        self._claims, self._settles = Link(self._target), Link(self._target)
-        self._threads = Threads(f"jobs-{self.name}")
-        self._executor = Executor(self._registry, self._threads, self.config.unknown_delay)
-        self._settler = Settler(self._settles, self.name, self._answered)
-        self._renewer = Renewer(
-            self._target, self._holding, self.name, self.config.lease, self._lost
-        )
+        if type(asyncio.get_running_loop()).__name__ == "ProactorEventLoop":
+            raise ConfigError(
+                "psycopg cannot use the ProactorEventLoop",
+                fix="Run the worker with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop).",
+            )
+        self._stats.state = "starting"
+        claims, settles = Link(self._target), Link(self._target)
         try:
-            await self._claims.open()
-            await self._settles.open()
-        except BaseException:
-            await self._claims.close()
-            await self._settles.close()
+            await claims.open()
+            await settles.open()
+        except BaseException as error:
+            await claims.close()
+            await settles.close()
+            self._stats.state = "idle"
+            if isinstance(error, psycopg.Error | TimeoutError | OSError):
+                cause = f"worker {self.name} cannot connect: {str(error).strip()}"
+                raise DatabaseUnreachable(cause) from error
             raise
-        self._stats.state = "running"
-        self._renewer.start()
-        self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
-        self._claim_task = asyncio.create_task(self._claim_loop(), name="jobs:claim")
-        self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
+        self._begin(claims, settles)
         logger.info(
             "worker %s serves %s with %d jobs",
             self.name,
@@ -177,40 +142,62 @@ class Worker:
             extra={"event": "jobs.worker.started", "worker": self.name},
         )
 
+    def _begin(self, claims: Link, settles: Link) -> None:
+        """Make the parts and start their tasks, in one step of the event loop."""
+        self._links = (claims, settles)
+        self._threads = Threads(f"jobs-{self.name}")
+        self._settler = Settler(settles, self.name, self._answered)
+        self._crew = Crew(
+            Executor(self._registry, self._threads, self.config.unknown_delay), self._ended
+        )
+        self._claimer = Claimer(claims, self.config, self._take, self._choked, self._idle)
+        self._renewer = Renewer(
+            self._target, self._holding, self.name, self.config.lease, self._lost
+        )
+        self._renewer.start()
+        self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
+        self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
+        self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
+        self._stats.state = "running"
+
     def stop(self) -> None:
         """Ask for a drain: claim nothing more, let running jobs end, hand back the rest.
 
         Returns at once; `wait` waits for the end. Asking again hurries: running jobs are cancelled
-        and handed back now.
+        and handed back now. Call it in the event loop; from elsewhere use
+        ``loop.call_soon_threadsafe(worker.stop)``.
         """
         if self._stopping.is_set():
             self._hurrying.set()
         self._stopping.set()
-        self._again.set()
 
     async def wait(self) -> None:
         """Wait until the worker has stopped. Every step of the drain is bounded in time."""
         if self._teardown is not None:
             await asyncio.shield(self._teardown)
 
-    async def run(self, *, signals: bool = True) -> None:
+    async def run(self, *, until_idle: bool = False, signals: bool = True) -> None:
         """Start, serve until stopped, drain.
 
         Args:
-            signals: Whether SIGTERM and SIGINT ask for a stop, and a second one hurries it.
+            until_idle: Stop by itself when nothing is due any more. Jobs that are due later
+                (delayed, or retrying) are left for another time.
+            signals: Whether SIGTERM and SIGINT ask for a stop, and a second one hurries it. Only
+                possible in the main thread.
+
+        Raises as `start`. When it is cancelled it hands back its jobs and closes first.
         """
-        await self.start()
-        with self._signals() if signals else contextlib.nullcontext():
+        self._until_idle = until_idle
+        with on_stop_signal(self.stop) if signals else contextlib.nullcontext():
+            await self.start()
             await self._drained()
 
     async def run_until_idle(self) -> WorkerStats:
-        """Start, run what is due, stop when nothing is due any more, and say what was done.
+        """Run what is due, and say what was done: for tests and scripts.
 
-        Jobs that are due later (delayed, or retrying) are left for another time.
+        As `run` with ``until_idle``, without signals.
         """
-        self._idle_stop = True
-        await self.start()
-        await self._drained()
+        await self.run(until_idle=True, signals=False)
         return self.stats()
 
     async def __aenter__(self) -> Self:
@@ -223,13 +210,13 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
-        await self.wait()
+        if not self._stopping.is_set():
+            self.stop()
+        await self._drained()
 
     def stats(self) -> WorkerStats:
         """A copy of the figures so far."""
-        self._stats.in_flight = len(self._holding)
-        return WorkerStats(**{f: getattr(self._stats, f) for f in WorkerStats.__slots__})
+        return replace(self._stats, in_flight=len(self._holding))
 
     async def _drained(self) -> None:
         """Wait for the end; a cancellation from outside asks for a hurried drain first."""
@@ -241,101 +228,19 @@ class Worker:
             await self.wait()
             raise
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT ask for a stop while the block lasts."""
-        loop = asyncio.get_running_loop()
-        caught = (signal.SIGTERM, signal.SIGINT)
-        try:
-            for number in caught:
-                loop.add_signal_handler(number, self.stop)
-        except (NotImplementedError, RuntimeError, ValueError):
-            # A loop without signal support (Windows): Python's own handlers run in the main thread.
-            def handler(_number: int, _frame: FrameType | None) -> None:
-                loop.call_soon_threadsafe(self.stop)
+    # -- the life of a job -----------------------------------------------------------------------
 
-            previous = {number: signal.signal(number, handler) for number in caught}
-            try:
-                yield
-            finally:
-                for number, before in previous.items():
-                    signal.signal(number, before)
-            return
-        try:
-            yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
+    def _choked(self) -> bool:
+        return self._settler.backlog >= _SETTLE_BACKLOG
 
-    # -- claiming --------------------------------------------------------------------------------
+    def _idle(self) -> None:
+        """A pass has found nothing due."""
+        if self._until_idle and not self._holding and not self._stopping.is_set():
+            self.stop()
 
-    def _room(self) -> dict[str, int]:
-        """Free slots of each queue that has any."""
-        self._choked = self._settler.backlog >= _SETTLE_BACKLOG
-        if self._choked:
-            return {}
-        slots = self.config.queues
-        return {q: slots[q] - n for q, n in self._running.items() if n < slots[q]}
-
-    async def _claim_loop(self) -> None:
-        pace = Pace(self.config.poll.total_seconds(), self.config.idle_poll.total_seconds())
-        look_every = min(1.0, self.config.lease.total_seconds() / 6)
-        looked_at = float("-inf")
-        while not self._stopping.is_set():
-            self._again.clear()
-            room = self._room()
-            if not room:
-                await self._again.wait()
-                continue
-            now = time.monotonic()
-            rescue = now - looked_at >= look_every
-            try:
-                rows = await self._claim(room, rescue)
-            except Exception as error:  # the loop outlives whatever one claim raises
-                self._claim_failed(error)
-                await self._sleep(pace.failed())
-                continue
-            if rescue:
-                looked_at = now
-            taken = self._take(rows, now)
-            # A full answer means that more may be due: look again as soon as a slot is free.
-            self._hungry = {queue for queue, free in room.items() if taken.get(queue, 0) >= free}
-            wait = pace.found() if rows else pace.nothing()
-            if self._idle_stop and not rows and not self._holding:
-                self.stop()
-            elif not self._hungry & self._room().keys():
-                await self._sleep(wait)
-
-    async def _claim(self, room: dict[str, int], rescue: bool) -> list[ClaimJobsRow]:
-        queues = sorted(room)
-        return await self._claims.call(
-            lambda conn: claim_jobs_async(
-                conn,
-                queues=queues,
-                free=[room[queue] for queue in queues],
-                rescue=rescue,
-                rescue_limit=_RESCUE_LIMIT,
-                worker=self.name,
-                lease=self.config.lease,
-            ),
-            _CLAIM_TIMEOUT,
-        )
-
-    def _claim_failed(self, error: Exception) -> None:
-        expected = isinstance(error, psycopg.OperationalError | TimeoutError | OSError)
-        logger.log(
-            logging.WARNING if expected else logging.ERROR,
-            "claiming failed: %s",
-            error,
-            exc_info=None if expected else error,
-            extra={"event": "jobs.worker.claim_failed", "worker": self.name},
-        )
-
-    def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> dict[str, int]:
-        """Start what was claimed, report what was buried; return the number taken by queue."""
-        taken: dict[str, int] = {}
-        rows.sort(key=lambda row: (row.priority, row.available_at, row.id))
-        for row in rows:
+    def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
+        """Start what was claimed, report what was buried."""
+        for row in sorted(rows, key=lambda row: (row.priority, row.available_at, row.id)):
             if row.verdict == "buried":
                 self._stats.buried += 1
                 logger.error(
@@ -346,91 +251,43 @@ class Worker:
                     row.max_attempts,
                     extra={"event": "jobs.worker.buried", "job": str(row.id)},
                 )
-                continue
-            self._stats.claimed += 1
-            taken[row.queue] = taken.get(row.queue, 0) + 1
-            job = hold(row, self.name, asked_at)
-            self._holding.add(job)
-            if self._stopping.is_set():
-                job.outcome = Outcome("released")  # claimed while the stop came: never begun
-                self._settler.submit(job)
             else:
-                self._begin(job)
-        return taken
+                self._stats.claimed += 1
+                job = hold(row, self.name, asked_at)
+                try:
+                    self._start_job(job)
+                except Exception:  # one that cannot be begun must not take its neighbours along
+                    logger.exception("job %s (%s) could not be begun", job.id, row.name)
+                    job.outcome = Outcome("released", self.config.unknown_delay)
+                    self._settler.submit(job)
 
-    def _begin(self, job: Held) -> None:
-        self._running[job.row.queue] += 1
-        task = asyncio.get_running_loop().create_task(
-            self._executor.run(job), name=f"job:{job.row.name}:{job.row.id}"
-        )
-        job.task = task
-        self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ended(job))
+    def _start_job(self, job: Held) -> None:
+        older = self._holding.add(job)
+        if older is not None:
+            self._lost(older, "this worker has claimed the job again")
+        age = time.monotonic() - job.renewed_at
+        if self._stopping.is_set() or age >= self.config.lease.total_seconds():
+            # Claimed while the stop came, or so slowly that it may be somebody else's by now.
+            job.outcome = Outcome("released")
+            self._settler.submit(job)
+            return
+        if age > self.config.renew_every:
+            self._renewer.hurry()
+        self._crew.begin(job)
+        self._claimer.begin(job.row.queue)
 
     def _ended(self, job: Held) -> None:
-        if job.task is not None:
-            self._tasks.discard(job.task)
-        queue = job.row.queue
-        self._running[queue] -= 1
-        if job.task is not None and job.task.cancelled() and job.stop_reason == "drain":
-            job.outcome = Outcome("released")  # cancelled before its first step
-        if job.outcome is not None and job.stop_reason != "abandoned":
+        """A run has ended. Without an outcome nothing may be written about it."""
+        if job.outcome is not None:
             self._settler.submit(job)
         else:
-            self._holding.remove(job)
-        if queue in self._hungry or self._idle_stop:
-            self._again.set()
-
-    async def _sleep(self, seconds: float) -> None:
-        """Wait, unless a slot worth filling or a stop ends the wait."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._again.wait()
-
-    # -- answers ---------------------------------------------------------------------------------
-
-    def _answered(self, job: Held, verdict: str, state: str | None) -> None:
-        """The database has answered a settle (called by the settler)."""
-        self._holding.remove(job)
-        if self._choked or self._idle_stop:
-            self._again.set()
-        stats, outcome = self._stats, job.outcome
-        if verdict == "repeated" and job.run._completing:
-            stats.completed += 1
-            return
-        if verdict == "lost":
-            stats.lost += 1
-            logger.error(
-                "the outcome of job %s (%s) was not recorded: its lease had been lost",
-                job.id,
-                job.row.name,
-                extra={"event": "jobs.settle.unowned", "job": str(job.id)},
-            )
-            return
-        kind = outcome.kind if outcome is not None else "refused"
-        if kind == "completed":
-            stats.completed += 1
-        elif kind == "released":
-            stats.released += 1
-        elif state is None or state == "ready":
-            stats.retried += 1
-        else:
-            stats.ended += 1
-            logger.error(
-                "job %s (%s) ended as %s in attempt %d of %d",
-                job.id,
-                job.row.name,
-                state,
-                job.row.attempt,
-                job.row.max_attempts,
-                extra={"event": "jobs.worker.ended", "job": str(job.id), "state": state},
-            )
+            self._let_go(job)
+        self._claimer.end(job.row.queue)
 
     def _lost(self, job: Held, reason: str) -> None:
-        """The renewals have found a lease lost (called in the event loop)."""
-        task = job.task
-        if task is None or task.done() or job.stop_reason is not None or job.run._completing:
-            return  # its settle, or its own transaction, will be told
+        """A lease is found lost; a job that has ended, or settled by itself, is left alone."""
+        if not self._crew.lose(job):
+            return
         self._stats.lost += 1
         logger.error(
             "job %s (%s) lost its lease and is cancelled: %s",
@@ -439,26 +296,71 @@ class Worker:
             reason,
             extra={"event": "jobs.worker.lease_lost", "job": str(job.id)},
         )
-        job.stop_reason = "lost"
-        job.run._cancelled.set()
+        self._let_go(job)
+
+    def _answered(self, job: Held, verdict: str, state: str | None) -> None:
+        """The database has answered a settle (called by the settler)."""
+        self._let_go(job)
+        stats, outcome = self._stats, job.outcome
+        about = (job.id, job.row.name)
+        extra = {"job": str(job.id), "state": state}
+        if verdict in ("lost", "refused"):
+            stats.lost += 1
+            logger.error(
+                "the outcome of job %s (%s) was not recorded: %s",
+                *about,
+                "its lease had been lost" if verdict == "lost" else "the database refuses it",
+                extra=extra | {"event": "jobs.settle.unowned"},
+            )
+        elif verdict == "repeated" and job.run._completion_landed:
+            stats.completed += 1
+            if outcome is not None and outcome.error_type != CompletionRolledBack.__qualname__:
+                logger.warning(
+                    "job %s (%s) stays completed: its function went wrong after run.complete() had "
+                    "been committed",
+                    *about,
+                    extra=extra | {"event": "jobs.run.failed_after_completion"},
+                )
+        elif outcome is None or outcome.kind == "released":
+            stats.released += 1
+        elif outcome.kind == "completed":
+            stats.completed += 1
+        elif state is None or state == "ready":
+            stats.retried += 1
+        else:
+            stats.ended += 1
+            logger.error(
+                "job %s (%s) ended as %s in attempt %d of %d",
+                *about,
+                state,
+                job.row.attempt,
+                job.row.max_attempts,
+                extra=extra | {"event": "jobs.worker.ended"},
+            )
+
+    def _let_go(self, job: Held) -> None:
+        """The process has nothing more to do with a job."""
         self._holding.remove(job)
-        task.cancel()
+        if self._until_idle and not self._holding:
+            self._claimer.wake()
+        else:
+            self._claimer.relieve()
 
     # -- stopping --------------------------------------------------------------------------------
 
     async def _run_down(self) -> None:
         """Wait for a stop, then: claim in flight, running jobs, settles, renewals, connections."""
-        await self._stopping.wait()
-        self._stats.state = "draining"
-        logger.info(
-            "worker %s drains %d jobs",
-            self.name,
-            len(self._holding),
-            extra={"event": "jobs.worker.draining", "worker": self.name},
-        )
         try:
-            await self._end_claim()
-            await self._end_jobs()
+            await self._stopping.wait()
+            self._stats.state = "draining"
+            self._claimer.stop()
+            logger.info(
+                "worker %s drains %d jobs",
+                self.name,
+                len(self._holding),
+                extra={"event": "jobs.worker.draining", "worker": self.name},
+            )
+            await asyncio.gather(self._end_claim(), self._end_jobs())
             if not await self._settler.flush(_FLUSH_GRACE):
                 logger.error(
                     "worker %s leaves %d outcomes unsettled: their leases will lapse",
@@ -467,60 +369,51 @@ class Worker:
                     extra={"event": "jobs.worker.unsettled", "worker": self.name},
                 )
         finally:
-            self._settle_task.cancel()
-            self._claim_task.cancel()
-            await asyncio.wait({self._settle_task, self._claim_task}, timeout=_CANCEL_GRACE)
-            await self._renewer.stop()
-            self._threads.close()
-            await self._claims.close()
-            await self._settles.close()
-            self._stats.state = "stopped"
+            await self._close()
         logger.info(
-            "worker %s has stopped: %d completed, %d retried, %d handed back",
+            "worker %s has stopped: %d completed, %d retried, %d ended, %d handed back",
             self.name,
             self._stats.completed,
             self._stats.retried,
+            self._stats.ended,
             self._stats.released,
             extra={"event": "jobs.worker.stopped", "worker": self.name},
         )
 
     async def _end_claim(self) -> None:
-        """Wait out the claim in flight.
-
-        One that hangs is cancelled on the server, so that it cannot claim for a dead worker.
-        """
-        self._again.set()
-        done, _ = await asyncio.wait({self._claim_task}, timeout=_CLAIM_GRACE)
-        if not done:
-            await self._claims.interrupt(_CANCEL_GRACE)
+        """Wait out the claim in flight. One that hangs is cancelled on the server."""
+        hurried = asyncio.create_task(self._hurrying.wait())
+        await asyncio.wait(
+            {self._claim_task, hurried},
+            timeout=_CLAIM_GRACE,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        hurried.cancel()
+        if not self._claim_task.done():
+            await self._claimer.interrupt(_CANCEL_GRACE)
             await asyncio.wait({self._claim_task}, timeout=_CANCEL_GRACE)
 
     async def _end_jobs(self) -> None:
-        if not self._tasks:
-            return
-        hurry = asyncio.create_task(self._hurrying.wait())
-        deadline = time.monotonic() + self.config.drain.total_seconds()
-        while self._tasks and not hurry.done() and (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait(
-                {hurry, *self._tasks}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+        seconds = self.config.drain.total_seconds()
+        for job in await self._crew.drain(seconds, self._hurrying, _CANCEL_GRACE):
+            self._holding.remove(job)
+            logger.error(
+                "job %s (%s) does not stop and is left to its lease%s",
+                job.id,
+                job.row.name,
+                ": its thread is still running" if job.thread else "",
+                extra={"event": "jobs.worker.abandoned", "job": str(job.id)},
             )
-        hurry.cancel()
-        if not self._tasks:
-            return
-        for job in self._holding.snapshot():
-            if job.task is not None and not job.task.done() and job.stop_reason is None:
-                job.stop_reason = "drain"
-                job.run._cancelled.set()
-                job.task.cancel()
-        await asyncio.wait(set(self._tasks), timeout=_CANCEL_GRACE)
-        for job in self._holding.snapshot():
-            if job.task is not None and not job.task.done():
-                job.stop_reason = "abandoned"
-                self._holding.remove(job)
-                logger.error(
-                    "job %s (%s) does not stop and is left to its lease%s",
-                    job.id,
-                    job.row.name,
-                    ": its thread is still running" if job.thread else "",
-                    extra={"event": "jobs.worker.abandoned", "job": str(job.id)},
-                )
+
+    async def _close(self) -> None:
+        """End what is left of the worker. Nothing here waits for the database."""
+        # First what goes on without the event loop, should that end before we do.
+        self._renewer.end()
+        self._threads.close()
+        self._claim_task.cancel()
+        self._settle_task.cancel()
+        await asyncio.wait({self._claim_task, self._settle_task}, timeout=_CANCEL_GRACE)
+        await self._renewer.stop()
+        for link in self._links:
+            await link.close()
+        self._stats.state = "stopped"

@@ -1,0 +1,137 @@
+"""``jobs worker``: run the jobs of an application until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+
+from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.loading import load_registry
+from jobs.registry import Registry
+from jobs.worker import Worker
+from jobs.worker.config import DEFAULT_SLOTS
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_parser(sub: Subcommands) -> None:
+    """Describe the command."""
+    parser = sub.add_parser(
+        "worker",
+        help="run jobs until told to stop",
+        description="Run the jobs of an application. SIGTERM or Ctrl-C asks for a stop: nothing "
+        "more is claimed, running jobs may end, what is left after --drain is handed back. A "
+        "second one hands it back now.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target",
+        metavar="MODULE[:REGISTRY]",
+        help="the module that declares the jobs, or where in it a jobs.Registry is",
+    )
+    add_dsn(parser)
+    parser.add_argument(
+        "--queue",
+        action="append",
+        type=queue,
+        default=[],
+        metavar="NAME[=SLOTS]",
+        help="a queue to serve and how many of its jobs may run at the same time (default: "
+        f"{DEFAULT_SLOTS}); may be repeated; without it every queue of a job that is known",
+    )
+    parser.add_argument(
+        "--name",
+        help="label of this process in rows and logs (default: host, process id, a random part)",
+    )
+    for option, default, text in (
+        (
+            "--lease",
+            30.0,
+            "how long a claim lasts unless renewed, which happens every third of it",
+        ),
+        ("--poll", 0.25, "first wait after a look at the queues that found nothing"),
+        ("--idle-poll", 2.0, "longest wait between two looks at empty queues"),
+        ("--drain", 30.0, "how long a stop waits for running jobs before it hands them back"),
+    ):
+        parser.add_argument(
+            option,
+            type=seconds,
+            metavar="SECONDS",
+            default=timedelta(seconds=default),
+            help=f"{text} (default: {default:g})",
+        )
+    parser.add_argument(
+        "--until-idle",
+        action="store_true",
+        help="stop when nothing is due any more; exit status 0 whatever became of the jobs",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=_LEVELS,
+        default="info",
+        help="least severe events to write to standard error (default: info)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Raises what `jobs.Worker` raises."""
+    registry = load_registry(args.target)
+    queues = dict(args.queue) or _queues_of(registry)
+    worker = Worker(
+        dsn_of(args),
+        registry,
+        queues,
+        name=args.name,
+        lease=args.lease,
+        poll=args.poll,
+        idle_poll=args.idle_poll,
+        drain=args.drain,
+    )
+    _log_to_stderr(args.log_level)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(worker.run(until_idle=args.until_idle))
+    return 0
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop to run in; None for the platform's default.
+
+    The default of Windows cannot watch the sockets of psycopg.
+    """
+    return asyncio.SelectorEventLoop if sys.platform == "win32" else None
+
+
+def _queues_of(registry: Registry) -> dict[str, int]:
+    return dict.fromkeys(sorted({job.queue for job in registry}), DEFAULT_SLOTS)
+
+
+def queue(text: str) -> tuple[str, int]:
+    """Read NAME or NAME=SLOTS (an argparse type). A name that holds "=" needs slots behind it."""
+    name, equals, slots = text.rpartition("=")
+    return (name, int(slots)) if equals else (text, DEFAULT_SLOTS)
+
+
+class OneLine(logging.Formatter):
+    """Time, level and message of an event in one line, tracebacks included."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _log_to_stderr(level: str) -> None:
+    """Set up logging, unless the application has done so when it was imported."""
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLine())
+        root.addHandler(handler)
+    logging.getLogger("jobs").setLevel(level.upper())

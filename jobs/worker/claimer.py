@@ -1,0 +1,165 @@
+"""The claim loop: ask for as many due jobs as there are free slots, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import psycopg
+
+from jobs.errors import JobsError
+from jobs.worker.config import WorkerConfig
+from jobs.worker.link import Link
+from jobs.worker.pace import Pace
+from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
+
+logger = logging.getLogger("jobs.worker")
+
+_TIMEOUT = 15.0
+_RESCUE_LIMIT = 100
+_EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
+
+
+class Claimer:
+    """One loop over one connection, and the count of the slots in use.
+
+    A pass is one statement over every queue that has a free slot. After a full answer the next pass
+    comes as soon as a slot of that queue is free, otherwise after a wait (see `Pace`).
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        config: WorkerConfig,
+        take: Callable[[list[ClaimJobsRow], float], None],
+        choked: Callable[[], bool],
+        idle: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            link: Connection of this loop alone.
+            config: Settings of the worker.
+            take: Called with the rows of an answer and the monotonic time when they were asked for.
+            choked: Whether nothing should be claimed for now; `relieve` is called when that may
+                be over.
+            idle: Called when a pass over all queues has found nothing.
+        """
+        self._link = link
+        self._config = config
+        self._take = take
+        self._choked = choked
+        self._idle = idle
+        self._used = dict.fromkeys(config.queues, 0)
+        # Queues that answered a claim in full: a freed slot there is worth a look.
+        self._hungry: set[str] = set()
+        self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
+        self._look_every = min(1.0, config.lease.total_seconds() / 6)
+        self._looked_at = float("-inf")
+        self._was_choked = False
+        self._woken = asyncio.Event()
+        self._stopping = False
+
+    def begin(self, queue: str) -> None:
+        """A slot of the queue is taken."""
+        self._used[queue] += 1
+
+    def end(self, queue: str) -> None:
+        """A slot of the queue is free."""
+        self._used[queue] -= 1
+        if queue in self._hungry:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look again now."""
+        self._woken.set()
+
+    def relieve(self) -> None:
+        """Look again if nothing was claimed because of a choke that is over."""
+        if self._was_choked and not self._choked():
+            self.wake()
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns after the claim in flight."""
+        self._stopping = True
+        self.wake()
+
+    async def interrupt(self, grace: float) -> None:
+        """Cancel the claim in flight on the server, so that it cannot claim for nobody."""
+        await self._link.interrupt(grace)
+
+    async def run(self) -> None:
+        """Claim until stopped. Never raises."""
+        while not self._stopping:
+            self._woken.clear()
+            try:
+                wait = await self._pass()
+            except Exception as error:  # the loop outlives whatever one claim raises
+                self._report(error)
+                wait = self._pace.failed()
+            if wait:
+                await self._sleep(wait)
+
+    def _room(self) -> dict[str, int]:
+        """Free slots of each queue that has any."""
+        self._was_choked = self._choked()
+        if self._was_choked:
+            return {}
+        slots = self._config.queues
+        return {q: slots[q] - n for q, n in self._used.items() if n < slots[q]}
+
+    async def _pass(self) -> float:
+        """Claim once; return the seconds to wait unless woken."""
+        room = self._room()
+        if not room:
+            return self._config.idle_poll.total_seconds()  # woken long before by a free slot
+        asked_at = time.monotonic()
+        rescue = asked_at - self._looked_at >= self._look_every
+        rows = await self._claim(room, rescue)
+        found = Counter(row.queue for row in rows if row.verdict == "claimed")
+        buried = len(rows) - found.total()
+        if rescue and not buried:  # after a burial there may be more: a pass ends a few at most
+            self._looked_at = asked_at
+        full = {queue for queue, free in room.items() if found[queue] >= free}
+        self._hungry = (self._hungry - room.keys()) | full
+        self._take(rows, asked_at)
+        if not rows:
+            self._idle()
+            return self._pace.nothing()
+        more = buried or any(found[queue] for queue in room.keys() - full)
+        wait = self._pace.found() if more else self._pace.filled()
+        return 0.0 if self._hungry & self._room().keys() else wait
+
+    async def _claim(self, room: dict[str, int], rescue: bool) -> list[ClaimJobsRow]:
+        queues = sorted(room)
+        return await self._link.call(
+            lambda conn: claim_jobs_async(
+                conn,
+                queues=queues,
+                free=[room[queue] for queue in queues],
+                rescue=rescue,
+                rescue_limit=_RESCUE_LIMIT,
+                worker=self._config.name,
+                lease=self._config.lease,
+            ),
+            _TIMEOUT,
+        )
+
+    def _report(self, error: Exception) -> None:
+        expected = isinstance(error, _EXPECTED)
+        logger.log(
+            logging.WARNING if expected else logging.ERROR,
+            "claiming failed: %s",
+            error,
+            exc_info=None if expected else error,
+            extra={"event": "jobs.worker.claim_failed", "worker": self._config.name},
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, unless a slot worth filling or a stop ends the wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()

@@ -1,0 +1,103 @@
+"""The runs under way: begun, cancelled when their lease is lost, ended by a drain."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from jobs.worker.execution import Executor
+from jobs.worker.held import Held, Outcome
+
+logger = logging.getLogger("jobs.worker")
+
+_FAULT = Outcome("retry", timedelta(seconds=30), "WorkerFault", "the worker failed to run the job")
+
+
+class Crew:
+    """A task for each running job."""
+
+    def __init__(self, executor: Executor, ended: Callable[[Held], None]) -> None:
+        """
+        Args:
+            executor: Runs one job.
+            ended: Called in the event loop with each job that has begun and ended.
+        """
+        self._executor = executor
+        self._ended = ended
+        self._jobs: dict[asyncio.Task[None], Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def begin(self, job: Held) -> None:
+        """Start a job in a task of its own."""
+        work = self._executor.run(job)
+        try:
+            task = asyncio.create_task(work, name=f"job:{job.row.name}:{job.row.id}")
+        except BaseException:
+            work.close()
+            raise
+        job.task = task
+        self._jobs[task] = job
+        task.add_done_callback(functools.partial(self._done, job))
+
+    def lose(self, job: Held) -> bool:
+        """Cancel a run whose lease is lost; nothing of it will be written.
+
+        Returns:
+            Whether it is cancelled by this call. Not so where it has ended, was cancelled before,
+            or has settled in its own transaction, which tells it.
+        """
+        task = job.task
+        if task is None or task.done() or job.stop_reason is not None:
+            return False
+        if job.run._completion_landed:
+            return False
+        job.stop_reason = "lost"
+        job.run._cancelled.set()
+        task.cancel()
+        return True
+
+    async def drain(self, seconds: float, hurry: asyncio.Event, grace: float) -> list[Held]:
+        """Wait for the runs to end, then cancel the rest, which are handed back.
+
+        Args:
+            seconds: How long they are waited for.
+            hurry: Ends that wait.
+            grace: Seconds for the cancelled ones to end.
+
+        Returns:
+            The jobs that do not end.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        hurried = asyncio.create_task(hurry.wait())
+        try:
+            while self._jobs and not hurried.done() and (left := deadline - loop.time()) > 0:
+                await asyncio.wait(
+                    {hurried, *self._jobs}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+        finally:
+            hurried.cancel()
+        for task, job in list(self._jobs.items()):
+            if job.stop_reason is None:
+                job.stop_reason = "drain"
+                job.run._cancelled.set()
+                task.cancel()
+        if self._jobs:
+            await asyncio.wait(set(self._jobs), timeout=grace)
+        return [job for task, job in self._jobs.items() if not task.done()]
+
+    def _done(self, job: Held, task: asyncio.Task[None]) -> None:
+        del self._jobs[task]
+        if task.cancelled():
+            # Before its first step, or after its last: the outcome stands if there is one.
+            if job.outcome is None and job.stop_reason != "lost":
+                job.outcome = Outcome("released")
+        elif (error := task.exception()) is not None:
+            logger.error("running job %s failed inside the worker", job.id, exc_info=error)
+            job.outcome = None if job.stop_reason == "lost" else _FAULT
+        self._ended(job)
