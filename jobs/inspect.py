@@ -7,9 +7,9 @@ are aware datetimes in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args, overload
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args, overload
 from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, Connection
 from jobs.errors import ConfigError, JobNotFound, PageInvalid, UnknownState
 from jobs.flavour import Plan, call, drive
 from jobs_sql import inspect as sql
+from jobs_sql import listing
 
 __all__ = [
     "MAX_PAGE_SIZE",
@@ -47,6 +48,7 @@ JobState: TypeAlias = Literal[
     "cancelled",
 ]
 _STATES = frozenset(get_args(JobState))
+_UNSUCCESSFUL = frozenset({"failed", "dead", "cancelled"})
 
 
 class JobRecord(NamedTuple):
@@ -255,55 +257,25 @@ def list_jobs(
     for field, value in (("queue", queue), ("name", name), ("tenant", tenant)):
         if value is not None and (not isinstance(value, str) or not _storable(value)):
             raise PageInvalid(f"{field} must be a text that a job could have, not {value!r}")
-    return drive(
-        conn,
-        _list_jobs(
-            newest_first,
-            page_size,
-            state=state,
-            queue=queue,
-            name=name,
-            tenant=tenant,
-            cursor=cursor,
-        ),
-    )
+    filters = {"cursor": cursor, "queue": queue, "name": name, "tenant": tenant}
+    return drive(conn, _list_jobs(newest_first, page_size, state, filters))
+
+
+# By whether only unsuccessful jobs are asked for, and by order.
+_LISTINGS: Final[dict[tuple[bool, bool], tuple[Callable[..., Any], Callable[..., Any]]]] = {
+    (False, True): (listing.list_jobs_newest, listing.list_jobs_newest_async),
+    (False, False): (listing.list_jobs_oldest, listing.list_jobs_oldest_async),
+    (True, True): (listing.list_unsuccessful_newest, listing.list_unsuccessful_newest_async),
+    (True, False): (listing.list_unsuccessful_oldest, listing.list_unsuccessful_oldest_async),
+}
 
 
 def _list_jobs(
-    newest_first: bool,
-    page_size: int,
-    *,
-    state: str | None,
-    queue: str | None,
-    name: str | None,
-    tenant: str | None,
-    cursor: UUID | None,
+    newest_first: bool, page_size: int, state: str | None, filters: dict[str, Any]
 ) -> Plan[Page]:
+    statements = _LISTINGS[state in _UNSUCCESSFUL, newest_first]
     # One more than asked tells whether there is a next page.
-    wanted = page_size + 1
-    rows: list[sql.ListJobsNewestRow] | list[sql.ListJobsOldestRow]
-    if newest_first:
-        rows = yield from call(
-            sql.list_jobs_newest,
-            sql.list_jobs_newest_async,
-            cursor=cursor,
-            state=state,
-            queue=queue,
-            name=name,
-            tenant=tenant,
-            page_size=wanted,
-        )
-    else:
-        rows = yield from call(
-            sql.list_jobs_oldest,
-            sql.list_jobs_oldest_async,
-            cursor=cursor,
-            state=state,
-            queue=queue,
-            name=name,
-            tenant=tenant,
-            page_size=wanted,
-        )
+    rows = yield from call(*statements, state=state, page_size=page_size + 1, **filters)
     jobs = [_record(row, None) for row in rows[:page_size]]
     return Page(jobs, jobs[-1].id if len(rows) > page_size else None)
 
@@ -355,9 +327,16 @@ def _outcome_counts(since: timedelta) -> Plan[list[OutcomeCount]]:
     return [OutcomeCount(*row) for row in rows]
 
 
-def _record(
-    row: sql.GetJobRow | sql.ListJobsNewestRow | sql.ListJobsOldestRow, input: str | None
-) -> JobRecord:
+_Row: TypeAlias = (
+    sql.GetJobRow
+    | listing.ListJobsNewestRow
+    | listing.ListJobsOldestRow
+    | listing.ListUnsuccessfulNewestRow
+    | listing.ListUnsuccessfulOldestRow
+)
+
+
+def _record(row: _Row, input: str | None) -> JobRecord:
     if row.state not in _STATES:
         raise UnknownState(f"job {row.id} is in the state {row.state!r}")
     return JobRecord(
