@@ -1,0 +1,168 @@
+"""How the library is used, for the type checker: this file must pass it, and is never run.
+
+A line that must *not* pass carries an ignore comment for exactly that error; if it passed, the
+comment would be unused, which is an error as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+from uuid import UUID
+
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import DictRow
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from pydantic import BaseModel, RootModel
+
+import jobs
+
+
+class Onboard(BaseModel):
+    org_id: UUID
+    email: str
+
+
+class Other(BaseModel):
+    number: int
+
+
+Numbers = RootModel[list[int]]
+
+
+def org_of(input: Onboard) -> str:
+    return str(input.org_id)
+
+
+# --- declaring
+
+
+@jobs.job(
+    queue="onboarding",
+    tenant=lambda i: str(i.org_id),
+    idempotency_key=lambda i: f"onboard:{i.org_id}",
+    retry=jobs.Retry(attempts=5, backoff="exponential", delay=timedelta(seconds=1)),
+    timeout=timedelta(minutes=5),
+)
+async def onboard(input: Onboard, run: jobs.Run) -> None: ...
+
+
+@jobs.job(tenant=org_of, idempotency_key=jobs.NO_KEY, idempotency_scope="live", priority=3)
+async def greet(input: Onboard) -> None: ...
+
+
+@jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)
+def add(input: Numbers) -> None: ...
+
+
+@jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)
+def count(input: Other, run: jobs.Run) -> int:
+    return input.number + run.attempt
+
+
+assert_type(onboard, jobs.JobHandle[Onboard])
+assert_type(greet, jobs.JobHandle[Onboard])
+assert_type(add, jobs.JobHandle[RootModel[list[int]]])
+assert_type(count, jobs.JobHandle[Other])
+
+jobs.job(idempotency_key=jobs.NO_KEY)  # type: ignore[call-arg]
+jobs.job(tenant=jobs.NO_TENANT)  # type: ignore[call-arg]
+jobs.job(tenant="acme", idempotency_key=jobs.NO_KEY)  # type: ignore[arg-type]
+jobs.job(tenant=jobs.NO_KEY, idempotency_key=jobs.NO_KEY)  # type: ignore[arg-type]
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, timeout=5)  # type: ignore[arg-type]
+jobs.Retry(backoff="quadratic")  # type: ignore[arg-type]
+jobs.Retry(5)  # type: ignore[call-arg]
+jobs.Retry(backoff=lambda attempt: timedelta(seconds=attempt))
+jobs.Retry(backoff=lambda attempt: attempt * 1.5)
+
+
+@jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)  # type: ignore[arg-type]
+def without_input() -> None: ...
+
+
+@jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)  # type: ignore[type-var]
+def without_model(input: dict[str, int]) -> None: ...
+
+
+# --- enqueueing on a synchronous connection
+
+
+def sync_use(conn: Connection[Any], rows: Connection[DictRow], pool: ConnectionPool) -> None:
+    order = Onboard(org_id=UUID(int=1), email="a@example.org")
+    answer = onboard.enqueue(conn, order)
+    assert_type(answer, jobs.Enqueued)
+    assert_type(answer.id, UUID)
+    assert_type(answer.created, bool)
+    onboard.enqueue(rows, order, delay=timedelta(minutes=1), priority=0, enqueued_by="me")
+    onboard.enqueue(conn, order, run_at=datetime.now(UTC), id=UUID(int=2), on_conflict="raise")
+    onboard.enqueue(conn, {"org_id": UUID(int=1), "email": "b@example.org"})
+    add.enqueue(conn, Numbers([1, 2]))
+    assert_type(onboard.enqueue_many(conn, [order, order]), list[jobs.Enqueued])
+    onboard.enqueue_many(conn, (jobs.Item(order, priority=n) for n in range(3)))
+    mixed: list[Onboard | jobs.Item[Onboard]] = [order, jobs.Item(order)]
+    onboard.enqueue_many(conn, mixed)
+    assert_type(greet.copy_many(conn, iter([order])), int)
+
+    onboard.enqueue(conn, Other(number=1))  # type: ignore[call-overload]
+    onboard.enqueue(conn, "a@example.org")  # type: ignore[call-overload]
+    onboard.enqueue(pool, order)  # type: ignore[call-overload]
+    onboard.enqueue(conn, order, delay=5)  # type: ignore[call-overload]
+    onboard.enqueue(conn, order, run_at="2026-01-01")  # type: ignore[call-overload]
+    onboard.enqueue(conn, order, on_conflict="ignore")  # type: ignore[call-overload]
+    onboard.enqueue(conn, order, timedelta(1))  # type: ignore[call-overload]
+    onboard.enqueue_many(conn, [Other(number=1)])  # type: ignore[list-item]
+    onboard.enqueue_many(conn, [jobs.Item(Other(number=1))])  # type: ignore[arg-type]
+    onboard.copy_many(conn, [Other(number=1)])  # type: ignore[list-item]
+    onboard(order)  # type: ignore[operator]
+    onboard.queue = "other"  # type: ignore[misc]
+
+
+# --- and on an asynchronous one
+
+
+async def async_use(conn: AsyncConnection[Any], pool: AsyncConnectionPool) -> None:
+    order = Onboard(org_id=UUID(int=1), email="a@example.org")
+    pending: Coroutine[Any, Any, jobs.Enqueued] = onboard.enqueue(conn, order)
+    assert_type(await pending, jobs.Enqueued)
+    assert_type(await onboard.enqueue(conn, order), jobs.Enqueued)
+    assert_type(await onboard.enqueue_many(conn, [order]), list[jobs.Enqueued])
+    assert_type(await greet.copy_many(conn, [order]), int)
+    async with pool.connection() as own, own.transaction():
+        await onboard.enqueue(own, order)
+
+    onboard.enqueue(conn, order)  # type: ignore[unused-coroutine]
+    await onboard.enqueue(conn, Other(number=1))  # type: ignore[call-overload]
+    await onboard.enqueue(pool, order)  # type: ignore[call-overload]
+
+
+def either(conn: Connection[Any] | AsyncConnection[Any], order: Onboard) -> None:
+    assert_type(onboard.enqueue(conn, order), jobs.Enqueued | Coroutine[Any, Any, jobs.Enqueued])
+
+
+# --- reading
+
+
+def reading(registry: jobs.Registry) -> None:
+    assert_type(onboard.parse("{}"), Onboard)
+    assert_type(onboard.derive_tenant(onboard.parse("{}")), str | None)
+    assert_type(registry.get("onboard"), jobs.JobHandle[Any] | None)
+    assert_type(onboard.describe(), dict[str, Any])
+    assert_type(onboard.retry.delay_for(1), timedelta)
+    assert_type(jobs.uuid7(), UUID)
+    for handle in registry:
+        assert_type(handle, jobs.JobHandle[Any])
+    print(jobs.no_such_name)  # type: ignore[attr-defined]  # noqa: T201
+
+
+def failing(conn: Connection[Any], order: Onboard) -> UUID | None:
+    try:
+        onboard.enqueue(conn, order, on_conflict="raise")
+    except jobs.DuplicateJob as error:
+        assert_type(error.id, UUID)
+        return error.id
+    except jobs.InvalidInput as error:
+        assert_type(error.field, str)
+        assert_type(error.index, int | None)
+        raise
+    return None
