@@ -248,6 +248,7 @@ cross join lateral (
             where
                 sqlc.narg('since')::interval is not null
                 and s.settled_at >= statement_timestamp() - sqlc.narg('since')::interval
+                and s.settled_at < 'infinity' /* two bounds are planned as few rows */
                 and s.name = @name::text
                 and s.tenant = a.tenant
                 and s.idempotency_key = a.idempotency_key

@@ -395,7 +395,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
+        sha256="b7d7fed92a92c64822f5baaf59e98f9902df7081a5b2b7cdf93ffb3183933e96",
     ),
     "CountOutcomes": Statement(
         name="CountOutcomes",
@@ -610,7 +610,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
+        sha256="b7d7fed92a92c64822f5baaf59e98f9902df7081a5b2b7cdf93ffb3183933e96",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -793,7 +793,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
+        sha256="b7d7fed92a92c64822f5baaf59e98f9902df7081a5b2b7cdf93ffb3183933e96",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -895,7 +895,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
+        sha256="b7d7fed92a92c64822f5baaf59e98f9902df7081a5b2b7cdf93ffb3183933e96",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -2373,7 +2373,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
+        sha256="b7d7fed92a92c64822f5baaf59e98f9902df7081a5b2b7cdf93ffb3183933e96",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -2855,6 +2855,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="fdf1ea9b49194c31ab7297535410e2d7a220aefc871fb69d0235c4dbd7d422d6",
+        sha256="b7d7fed92a92c64822f5baaf59e98f9902df7081a5b2b7cdf93ffb3183933e96",
     ),
 }

@@ -158,6 +158,29 @@ class TestOrder:
         assert claim_one(conn, queues=1).id == answers[0].id
 
 
+def arrays(keys: list[str]) -> dict[str, Any]:
+    """Arguments of EnqueueJobs, a row for each key."""
+    count = len(keys)
+    return {
+        "ids": [new_id() for _ in keys],
+        "run_ids": [new_id() for _ in keys],
+        "tenants": [""] * count,
+        "priorities": [0] * count,
+        "run_ats": [None] * count,
+        "delays": [dt.timedelta(0)] * count,
+        "idempotency_keys": keys,
+        "inputs": ["{}"] * count,
+        "queue": "q",
+        "name": "n",
+        "max_attempts": 3,
+        "dead_letter": True,
+        "idempotency_scope": "live",
+        "traceparent": None,
+        "enqueued_by": None,
+        "ids_supplied": False,
+    }
+
+
 class TestSize:
     def test_the_cost_is_linear_in_the_rows(self, conn: Conn) -> None:
         """Answers for existing and repeated keys must not search the batch row by row."""
@@ -166,33 +189,12 @@ class TestSize:
             enqueue_many(conn, [Item(key=f"{count}-{n}") for n in range(0, count, 2)])
             keys = [f"{count}-{n}" for n in range(count)]
             keys += [f"{count}+{n // 2}" for n in range(count)]
-            plan = explain(conn, "EnqueueJobs", **self.arrays(keys))
+            plan = explain(conn, "EnqueueJobs", **arrays(keys))
             assert plan.rows == len(keys)
             dropped = "Rows Removed by Filter"
             return sum((n.rows + n.raw.get(dropped, 0)) * n.loops for n in plan.nodes)
 
         assert rows_touched(2000) < 2 * 4 * rows_touched(500)
-
-    def arrays(self, keys: list[str]) -> dict[str, Any]:
-        count = len(keys)
-        return {
-            "ids": [new_id() for _ in keys],
-            "run_ids": [new_id() for _ in keys],
-            "tenants": [""] * count,
-            "priorities": [0] * count,
-            "run_ats": [None] * count,
-            "delays": [dt.timedelta(0)] * count,
-            "idempotency_keys": keys,
-            "inputs": ["{}"] * count,
-            "queue": "q",
-            "name": "n",
-            "max_attempts": 3,
-            "dead_letter": True,
-            "idempotency_scope": "live",
-            "traceparent": None,
-            "enqueued_by": None,
-            "ids_supplied": False,
-        }
 
     def test_ten_thousand_in_one_statement(self, conn: Conn) -> None:
         answers = enqueue_many(conn, [Item(key=f"k{n}", tenant=f"t{n % 3}") for n in range(10_000)])
