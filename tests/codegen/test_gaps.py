@@ -173,7 +173,7 @@ def test_an_untrue_type_would_be_seen(hostile: Modules, family: Connection[Any])
     """The check of all tests above can fail: a null under a type that denies it."""
     gaps = hostile["gaps"]
 
-    def claims(rows: object) -> list[int]:
+    def claims() -> list[int]:
         raise AssertionError("never called")
 
     with pytest.raises(ValidationError):

@@ -18,6 +18,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.adapt import Dumper, Loader
 from psycopg.types.string import StrDumper
 
+from codegen.sqlc_gen_python.types import BY_SPELLING
 from tests.codegen.conftest import Modules, call, strictly
 
 UTC = dt.UTC
@@ -136,6 +137,18 @@ MOMENTS = [
     dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=1, microseconds=5))),
     dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Zurich")),
 ]
+
+
+@pytest.mark.majors
+def test_the_numbers_of_the_types_are_the_servers(conn: Connection[Any]) -> None:
+    for spelling, kind in BY_SPELLING.items():
+        if spelling == "string":
+            continue  # what sqlc calls a text literal
+        found = conn.execute(
+            "select t.oid, t.typarray from pg_catalog.pg_type as t where t.oid = %s::regtype",
+            [spelling],
+        ).fetchone()
+        assert found == (kind.oid, kind.array_oid), spelling
 
 
 @pytest.mark.majors
