@@ -193,6 +193,18 @@ class TestOpenTransaction:
         assert settle(conn, held) == [COMPLETED]
 
 
+class TestWhoeverOnlySharesTheRow:
+    def test_is_not_waited_for(self, conn: Conn, session: Sessions) -> None:
+        """A foreign key of an application takes such a lock; deleting the row would wait for it."""
+        shared, other = running(conn), running(conn)
+        reader = session("reader", autocommit=False)
+        share = "select from jobs.job where id = %s for key share"
+        reader.run(lambda c: c.execute(share, [shared[0]]))
+        assert session("settler").run(settle, shared, other) == [AGAIN, COMPLETED]
+        reader.run(Connection.rollback)
+        assert settle(conn, shared) == [COMPLETED]
+
+
 class TestAgainstClaims:
     def test_a_claim_in_flight_is_not_waited_for(self, conn: Conn, session: Sessions) -> None:
         lapsed, held = running(conn), running(conn)
