@@ -57,6 +57,11 @@ create table jobs.job (
     constraint job_fence_check check (revoked >= 0 and claims >= revoked),
     constraint job_attempt_check check (attempt >= 0 and max_attempts >= 1),
     constraint job_priority_check check (priority between 0 and 3),
+    -- what Python cannot read would fail the whole claim that returns it, for all the others in it
+    constraint job_time_check check (
+        available_at between '0001-01-02 00:00+00' and '9999-12-30 00:00+00'
+        and created_at between '0001-01-02 00:00+00' and '9999-12-30 00:00+00'
+    ),
     constraint job_scope_check check (idempotency_scope in ('live', 'waiting')),
     constraint job_unique_key_check check (unique_key is null or idempotency_key is not null),
     constraint job_queue_check check (octet_length(queue) between 1 and 255),

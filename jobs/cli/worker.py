@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -15,6 +17,8 @@ from jobs.registry import Registry
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
 
+# Seconds between the stop of the worker and the end of the process.
+_EXIT_GRACE = 2.0
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -93,9 +97,33 @@ def run(args: argparse.Namespace) -> int:
         drain=args.drain,
     )
     _log_to_stderr(args.log_level)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    runner = asyncio.Runner(loop_factory=loop_factory())
+    try:
         runner.run(worker.run(until_idle=args.until_idle))
+    finally:
+        _exit_in_time()
+        runner.close()
     return 0
+
+
+def _exit_in_time() -> None:
+    """See to it that the process ends, now that the worker has stopped.
+
+    An orderly exit waits without an end for a job function that does not stop, be it asynchronous
+    or in a thread of ``asyncio.to_thread``. It was given its time, and its job is no longer ours.
+    """
+
+    def end() -> None:
+        logging.getLogger("jobs.worker").error(
+            "something of a job does not end: ending the process over it",
+            extra={"event": "jobs.worker.exit_forced"},
+        )
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(_EXIT_GRACE, end)
+    timer.daemon = True
+    timer.start()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -61,16 +61,13 @@ class Crew:
         task.cancel()
         return True
 
-    async def drain(self, seconds: float, hurry: asyncio.Event, grace: float) -> list[Held]:
+    async def drain(self, seconds: float, hurry: asyncio.Event, grace: float) -> None:
         """Wait for the runs to end, then cancel the rest, which are handed back.
 
         Args:
             seconds: How long they are waited for.
             hurry: Ends that wait.
             grace: Seconds for the cancelled ones to end.
-
-        Returns:
-            The jobs that do not end.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -89,15 +86,26 @@ class Crew:
                 task.cancel()
         if self._jobs:
             await asyncio.wait(set(self._jobs), timeout=grace)
-        return [job for task, job in self._jobs.items() if not task.done()]
+
+    def abandon(self) -> list[Held]:
+        """Give up the jobs that have not ended, and return them.
+
+        Nothing is written about them from now on. Those in threads do not keep the event loop from
+        closing any more; of the others each may.
+        """
+        left = [(task, job) for task, job in self._jobs.items() if not task.done()]
+        for task, job in left:
+            job.stop_reason = "abandoned"
+            task.cancel()
+        return [job for _, job in left]
 
     def _done(self, job: Held, task: asyncio.Task[None]) -> None:
         del self._jobs[task]
         if task.cancelled():
             # Before its first step, or after its last: the outcome stands if there is one.
-            if job.outcome is None and job.stop_reason != "lost":
+            if job.outcome is None and job.stop_reason in (None, "drain"):
                 job.outcome = Outcome("released")
         elif (error := task.exception()) is not None:
             logger.error("running job %s failed inside the worker", job.id, exc_info=error)
-            job.outcome = None if job.stop_reason == "lost" else _FAULT
+            job.outcome = _FAULT if job.stop_reason in (None, "drain") else None
         self._ended(job)

@@ -101,11 +101,11 @@ class Executor:
         try:
             outcome = await self._attempt(job)
         except asyncio.CancelledError:
-            outcome = _RELEASED  # by a drain; a lost lease is looked at below
+            outcome = _RELEASED  # by a drain; other reasons are looked at below
         except BaseException as error:  # the last line of defence for the loop
             logger.exception("running job %s (%s) failed inside the worker", job.id, job.row.name)
             outcome = failure(error, _FAULT_DELAY)
-        job.outcome = None if job.stop_reason == "lost" else outcome
+        job.outcome = outcome if job.stop_reason in (None, "drain") else None
 
     async def _attempt(self, job: Held) -> Outcome:
         handle = self._registry.get(job.row.name)
@@ -178,6 +178,8 @@ class Executor:
                     # The thread goes on whatever we do: tell it, and keep the job until it ends,
                     # so that nobody else starts it meanwhile.
                     job.run._cancelled.set()
+                    if job.stop_reason == "abandoned":
+                        raise
         result = future.result()
         if seconds is not None and watch.seconds > seconds:
             raise JobTimeout(f"the attempt took longer than {handle.timeout}")
@@ -218,7 +220,6 @@ class Executor:
         if job.stop_reason is not None:
             return _RELEASED  # whatever it raised, the interruption was ours
         outcome = failure(error, handle.retry.delay_for(job.row.attempt))
-        message = outcome.error_message or ""
         logger.warning(
             "job %s (%s) failed in attempt %d of %d: %s: %s",
             job.id,
@@ -226,9 +227,9 @@ class Executor:
             job.row.attempt,
             job.row.max_attempts,
             outcome.error_type,
-            message[:500],
-            # A text of megabytes would be in the log once more for each error in the chain.
-            exc_info=error if len(message) <= MESSAGE_LIMIT else None,
+            (outcome.error_message or "")[:500],
+            # Not where it holds megabytes, or what the encoding of a log file does not take.
+            exc_info=error if outcome.traceback == _trace(error) else None,
             extra={"event": "jobs.run.attempt_failed", "job": str(job.id)},
         )
         return outcome

@@ -41,7 +41,8 @@ class Held:
         renewed_at: Monotonic seconds when the newest lease that landed was asked for.
         task: The task that runs it, None until it starts.
         thread: Whether the function runs in a thread, which cannot be interrupted.
-        stop_reason: Why the worker cancelled it (lost, drain), None while it did not.
+        stop_reason: Why the worker cancelled it (lost, drain, and abandoned where it does not end);
+            None while it did not.
         outcome: Set when the run has ended; None then where nothing may be written any more.
         tries: How often its settle has met a row that another session held.
         answered: Whether its settle has had its answer.

@@ -23,6 +23,7 @@ class WorkerStats:
         buried: Jobs whose lease had lapsed on their last attempt, ended by a claim of this worker.
         released: Jobs handed back without using an attempt (drain, unknown name).
         lost: Runs whose lease was lost; nothing of them was recorded.
+        abandoned: Runs that did not stop when the worker did. Their leases lapse.
     """
 
     name: str
@@ -35,3 +36,4 @@ class WorkerStats:
     buried: int = 0
     released: int = 0
     lost: int = 0
+    abandoned: int = 0

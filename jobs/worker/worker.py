@@ -34,9 +34,9 @@ logger = logging.getLogger("jobs.worker")
 # No claim while this many outcomes wait for their answer: the database cannot keep up.
 _SETTLE_BACKLOG = 2_000
 # Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle.
-_CLAIM_GRACE = 2.0
-_CANCEL_GRACE = 2.0
-_FLUSH_GRACE = 5.0
+CLAIM_GRACE = 2.0
+CANCEL_GRACE = 2.0
+FLUSH_GRACE = 5.0
 
 
 class Worker:
@@ -360,14 +360,18 @@ class Worker:
                 len(self._holding),
                 extra={"event": "jobs.worker.draining", "worker": self.name},
             )
-            await asyncio.gather(self._end_claim(), self._end_jobs())
-            if not await self._settler.flush(_FLUSH_GRACE):
+            seconds = self.config.drain.total_seconds()
+            await asyncio.gather(
+                self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
+            )
+            if not await self._settler.flush(FLUSH_GRACE):
                 logger.error(
                     "worker %s leaves %d outcomes unsettled: their leases will lapse",
                     self.name,
                     self._settler.backlog,
                     extra={"event": "jobs.worker.unsettled", "worker": self.name},
                 )
+            self._abandon()
         finally:
             await self._close()
         logger.info(
@@ -385,17 +389,18 @@ class Worker:
         hurried = asyncio.create_task(self._hurrying.wait())
         await asyncio.wait(
             {self._claim_task, hurried},
-            timeout=_CLAIM_GRACE,
+            timeout=CLAIM_GRACE,
             return_when=asyncio.FIRST_COMPLETED,
         )
         hurried.cancel()
         if not self._claim_task.done():
-            await self._claimer.interrupt(_CANCEL_GRACE)
-            await asyncio.wait({self._claim_task}, timeout=_CANCEL_GRACE)
+            await self._claimer.interrupt(CANCEL_GRACE)
+            await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
 
-    async def _end_jobs(self) -> None:
-        seconds = self.config.drain.total_seconds()
-        for job in await self._crew.drain(seconds, self._hurrying, _CANCEL_GRACE):
+    def _abandon(self) -> None:
+        """Give up the runs that do not end, so that nothing waits for them any more."""
+        for job in self._crew.abandon():
+            self._stats.abandoned += 1
             self._holding.remove(job)
             logger.error(
                 "job %s (%s) does not stop and is left to its lease%s",
@@ -412,7 +417,7 @@ class Worker:
         self._threads.close()
         self._claim_task.cancel()
         self._settle_task.cancel()
-        await asyncio.wait({self._claim_task, self._settle_task}, timeout=_CANCEL_GRACE)
+        await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
         await self._renewer.stop()
         for link in self._links:
             await link.close()

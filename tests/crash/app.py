@@ -113,6 +113,14 @@ def thread_nap(input: Nap, run: jobs.Run) -> None:
 
 
 @job()
+async def hidden_thread(input: Nap, run: jobs.Run) -> None:
+    """Wait in a thread that the worker knows nothing of."""
+    note(run, "start")
+    await asyncio.to_thread(time.sleep, input.seconds)
+    note(run, "end")
+
+
+@job()
 def polite(input: Nap, run: jobs.Run) -> None:
     """Wait in a thread, and stop when told."""
     note(run, "start")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -66,6 +67,13 @@ class Bench:
             process.wait_for_output(" serves ")
         return process
 
+    @contextmanager
+    def table_locked(self) -> Iterator[None]:
+        """Nobody else can use the table of jobs during the block."""
+        with psycopg.connect(self.dsn) as conn:
+            conn.execute("lock table jobs.job in access exclusive mode")
+            yield
+
     def enqueue(self, handle: Any, seconds: float = 0, count: int = 1) -> list[UUID]:
         """Enqueue jobs of a kind that take so long."""
         made = handle.enqueue_many(self.conn, [Nap(seconds=seconds) for _ in range(count)])
@@ -107,7 +115,8 @@ class Bench:
     def attempts(self, job: UUID) -> list[tuple[int, int, str]]:
         """Its failed attempts: token, number, error."""
         rows = self.rows(
-            "select claims, attempt, error_type from jobs.attempt where job_id = %s order by claims",
+            "select claims, attempt, error_type from jobs.attempt where job_id = %s"
+            " order by claims",
             job,
         )
         return [tuple(row) for row in rows]

@@ -51,7 +51,7 @@ def test_renewed_jobs_are_never_rescued(bench: Bench) -> None:
     for name in ("second", "third"):
         bench.worker("--name", name, "--queue", "default=8")
     bench.all_settled()
-    starts = {job: [e for e in bench.events("start", job)] for job in jobs}
+    starts = {job: list(bench.events("start", job)) for job in jobs}
     assert sorted(len(s) for s in starts.values()) == [1] * 4 + [2] * 4
     assert sorted(len(bench.attempts(job)) for job in jobs) == [0] * 4 + [1] * 4
     assert len(bench.events("end")) == 8, "each attempt that was not killed has come to its end"

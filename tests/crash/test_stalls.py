@@ -1,0 +1,135 @@
+"""Workers that stand still: a blocked event loop, a stopped process, a clock that is wrong."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.crash import app
+from tests.crash.bench import Bench
+from tests.support.waiting import until
+
+
+@pytest.mark.serial
+def test_a_blocked_loop_does_not_cost_its_neighbours_their_leases(bench: Bench) -> None:
+    """O-33: three leases long nothing moves in the loop, and nobody else gets the jobs."""
+    naps = bench.enqueue(app.nap, 1, count=9)
+    (blocker,) = bench.enqueue(app.block, 4.5)
+    first = bench.worker("--queue", "default=10", lease=1.5)
+    bench.wait_for("start", 10)
+    second = bench.worker("--queue", "default=10", lease=1.5)
+    bench.all_settled()
+    assert len(bench.events("start")) == 10, "each was started once"
+    assert {event.pid for event in bench.events("start")} == {first.pid}
+    assert bench.counters() == {"completed": 10}
+    assert {job for job in (*naps, blocker) if bench.settled(job).claims == 1} == {*naps, blocker}
+    output = first.output()
+    named = re.search(r"the event loop has stood still for ([0-9.]+) s in task (\S+);", output)
+    assert named, "a warning says who blocks"
+    assert named[2] == f"job:block:{blocker}"
+    assert "app.py" in output, "and where"
+    moved = re.search(r"the event loop moves again after ([0-9.]+) s", output)
+    assert moved
+    assert float(moved[1]) > 3
+    assert second.returncode is None
+
+
+def test_a_worker_that_slept_past_its_leases_learns_that_it_lost_them(bench: Bench) -> None:
+    """O-09 a: it gets nothing back, is told, stops its runs and records nothing."""
+    asleep, in_thread, ends = (
+        bench.enqueue(kind, seconds)[0]
+        for kind, seconds in ((app.nap, 60), (app.polite, 60), (app.nap, 0.5))
+    )
+    first = bench.worker("--name", "first")
+    bench.wait_for("start", 3)
+    first.signal(signal.SIGSTOP)
+    second = bench.worker("--name", "second", "--drain", "0")
+    bench.wait_for("start", 6)
+    until(lambda: bench.settled(ends), "the second run to complete")
+    first.signal(signal.SIGCONT)
+    (cancelled,) = bench.wait_for("cancelled")
+    assert (cancelled.pid, cancelled.job, cancelled.claims) == (first.pid, asleep, 1)
+    (stopped,) = bench.wait_for("stopped")
+    assert (stopped.pid, stopped.job) == (first.pid, in_thread)
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0
+    output = first.output()
+    for job in (asleep, in_thread):
+        assert re.search(f"job {job} .* lost its lease and is cancelled", output)
+        row = bench.live(job)
+        assert (row.worker, row.claims, row.attempt) == ("second", 2, 2)
+        assert bench.attempts(job) == [(1, 1, "LeaseLapsed")], "of the lost run nothing is recorded"
+    # It either finished and was refused, or was told first.
+    assert re.search(
+        f"job {ends} .* (not recorded: its lease had been lost|lost its lease)", output
+    )
+    assert (bench.settled(ends).worker, bench.settled(ends).claims) == ("second", 2)
+    assert bench.counters() == {"rescued": 3, "completed": 1}
+    assert second.returncode is None
+
+
+def test_a_single_worker_that_slept_does_not_run_its_job_twice_at_once(bench: Bench) -> None:
+    """It claims its own lapsed job again, and the older run of it has to end."""
+    (job,) = bench.enqueue(app.nap, 60)
+    worker = bench.worker("--drain", "0.2")
+    bench.wait_for("start")
+    worker.signal(signal.SIGSTOP)
+    until(
+        lambda: bench.rows("select 1 from jobs.job where lease_expires_at < clock_timestamp()"),
+        "the lease to lapse",
+    )
+    worker.signal(signal.SIGCONT)
+    bench.wait_for("start", 2)
+    (cancelled,) = bench.wait_for("cancelled")
+    assert cancelled.claims == 1
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert [event.claims for event in bench.events("cancelled")] == [1, 2]
+    assert bench.live(job).state == "ready"
+
+
+@pytest.mark.parametrize("shift", ["+10m", "-10m"])
+def test_a_wrong_clock_changes_nothing(bench: Bench, shift: str) -> None:
+    """O-06: only durations cross from a worker to the database."""
+    if shutil.which("faketime") is None:
+        pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
+    now = bench.enqueue(app.nap, 0.1, count=20)
+    later = [
+        app.nap.enqueue(bench.conn, app.Nap(), delay=timedelta(seconds=1)).id for _ in range(5)
+    ]
+    again = bench.enqueue(app.fail_once, 0, count=5)
+    long = bench.enqueue(app.nap, 3, count=2)
+    workers = [
+        bench.worker(
+            prefix=("env", "FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "-f", shift)
+            if fake
+            else (),
+            wait=False,
+        )
+        for fake in (True, False)
+    ]
+    for worker in workers:
+        worker.wait_for_output(" serves ")
+    times = [datetime.fromisoformat(worker.output()[:19]) for worker in workers]
+    assert abs(times[0] - times[1]) > timedelta(minutes=9), "else this test tests nothing"
+    bench.all_settled()
+    started = {event.pid for event in bench.events("start")}
+    assert len(started) == 2, "both have worked"
+    assert bench.counters() == {"completed": 32, "retried": 5}
+    assert sorted(event.job for event in bench.events("end")) == sorted(
+        [*now, *later, *again, *long]
+    )
+    early = bench.rows(
+        "select 1 from jobs.settled where id = any(%s) and claimed_at < created_at"
+        " + interval '1 second'",
+        later,
+    )
+    assert not early
+    assert not bench.rows(
+        "select 1 from jobs.settled where settled_at not between clock_timestamp()"
+        " - interval '1 minute' and clock_timestamp()"
+    )
