@@ -14,7 +14,7 @@
 --     a second effect); again (the row is held by another statement: send it again); lost (taken
 --     away: the effect does not count).
 -- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
---     Counters are one insert a name and outcome.
+--     Counters are one insert a name and outcome. The batch is sorted in memory.
 -- errors: serialization failure in a REPEATABLE READ transaction older than the newest renewal
 -- nullable: @error_types, state
 with /* jobs:settle_jobs */ asked as (

@@ -2707,7 +2707,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "claims and worker, tested in the locking step",
             "clock": "clock_timestamp() for the next due time, so that an open transaction does not backdate it",
             "rows": "one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had landed before, its reply was lost: a success without a second effect); again (the row is held by another statement: send it again); lost (taken away: the effect does not count).",
-            "cost": "a completed job is one lock, one delete and one insert; a retry one lock and one update. Counters are one insert a name and outcome.",
+            "cost": "a completed job is one lock, one delete and one insert; a retry one lock and one update. Counters are one insert a name and outcome. The batch is sorted in memory.",
             "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
             "nullable": "@error_types, state",
         },
@@ -2808,7 +2808,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="2f17ce0a81f3b98ac95a0b0f1e8fa757fb4634a442b3714539f1bf140eb9ec5e",
+        sha256="05cd9f47f85d6dfe3eb39debbe794003e700830a423c1ed3f464357ec4379fc4",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",

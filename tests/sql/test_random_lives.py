@@ -81,10 +81,10 @@ def test_every_answer_is_the_models(conn: Conn, seed: int) -> None:
     totals = dict.fromkeys(("completed", "retried", "dead", "rescued"), 0)
 
     def makes() -> None:
-        for life in [life for life in lives.values() if life.state in ("completed", "dead")]:
-            # Some are kept, to be settled again.
-            if chance.random() < 0.5:
-                ended.append(lives.pop(life.id))
+        over = [life for life in lives.values() if life.state in ("completed", "dead")]
+        # Some are kept, to be settled again.
+        for life in chance.sample(over, len(over) // 2):
+            ended.append(lives.pop(life.id))  # noqa: PERF401
         while len(lives) < 6:
             limit = chance.choice([1, 2, 3, 8])
             id = made(conn, max_attempts=limit)

@@ -20,7 +20,8 @@ comment on table jobs.migration is 'Schema files applied to this database, with 
 -- Column order is chosen for the write-ahead log: what changes during a job comes first, what is
 -- written once comes last and the payload at the very end. An update that stays on its page logs
 -- only the bytes between the first and the last change, so no claim, renewal or retry logs the
--- payload again. The fill factor leaves that room.
+-- payload again. The fill factor leaves that room. Where wal_level is logical the server logs whole
+-- rows, and only payloads that are large enough to be stored apart (about 2 kB) are spared.
 create table jobs.job (
     id uuid not null,
     available_at timestamptz not null default clock_timestamp(),
