@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import Connection
-from psycopg.pq import TransactionStatus
 
 from jobs.errors import DatabaseUnreachable
 
-__all__ = ["brief", "session"]
+__all__ = ["session"]
 
 
 @contextmanager
@@ -36,10 +35,3 @@ def session(conn_or_dsn: Connection[Any] | str) -> Iterator[Connection[Any]]:
         raise DatabaseUnreachable(f"cannot connect: {str(error).strip()}") from error
     with conn:
         yield conn
-
-
-def brief(conn: Connection[Any]) -> AbstractContextManager[Any]:
-    """End the transaction that reading would leave open on a connection without autocommit."""
-    if conn.autocommit or conn.info.transaction_status is not TransactionStatus.IDLE:
-        return nullcontext()
-    return conn.transaction()

@@ -20,7 +20,7 @@ from psycopg import AsyncConnection, Connection, IsolationLevel, RawCursor
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.sql import Literal
 
-from jobs.connecting import brief, session
+from jobs.connecting import session
 from jobs.errors import (
     ConfigError,
     MigrationBusy,
@@ -93,13 +93,11 @@ def check(
     plan = _checked(shipped(), allow_newer)
     if isinstance(conn_or_dsn, AsyncConnection):
         return _check_async(conn_or_dsn, plan)
-    with session(conn_or_dsn) as conn, brief(conn):
+    with session(conn_or_dsn) as conn, conn.transaction():
         return drive(conn, plan)
 
 
 async def _check_async(conn: AsyncConnection[Any], plan: Plan[list[Migration]]) -> list[Migration]:
-    if conn.autocommit or conn.info.transaction_status is not TransactionStatus.IDLE:
-        return await drive(conn, plan)
     async with conn.transaction():
         return await drive(conn, plan)
 
@@ -145,7 +143,7 @@ def migrate(
     files = shipped()
     with session(conn_or_dsn) as conn, _read_committed(conn):
         try:
-            with brief(conn):
+            with conn.transaction():
                 todo = drive(conn, _installable(files))
             if not todo:
                 return []
@@ -174,7 +172,7 @@ def render(conn_or_dsn: Connection[Any] | str | None = None) -> str:
     """
     files: Sequence[Migration] = shipped()
     if conn_or_dsn is not None:
-        with session(conn_or_dsn) as conn, brief(conn):
+        with session(conn_or_dsn) as conn, conn.transaction():
             state = drive(conn, _read(files))
         files = state.pending
     if not files:
@@ -360,7 +358,7 @@ def _first_line(error: psycopg.Error) -> str:
 
 
 def _who_is_in_the_way(conn: Connection[Any], error: psycopg.Error) -> str:
-    with brief(conn):
+    with conn.transaction():
         rows = sql.list_lock_holders(conn, lock_key=LOCK_KEY)
     holders = [
         f"pid {row.pid} ({', '.join(part for part in (row.role_name, row.application) if part)}; "

@@ -32,9 +32,10 @@ def load_registry(target: str) -> Registry:
     except JobsError:
         raise
     except ImportError as error:
-        # Its own name for something of the application's that the library hides.
-        if error.name == "jobs" and (own := find_shadowed()) is not None:
-            raise ModuleShadowed(f"{error}, because it is this library, not your {own}") from error
+        # It meant a package of the application's that the library hides.
+        missing = (error.name or "").partition(".")[0]
+        if missing == "jobs" and (own := find_shadowed()) is not None:
+            raise ModuleShadowed(f"{error}, because jobs is this library, not {own}") from error
         raise _broken(target, error) from error
     except (Exception, SystemExit) as error:
         raise _broken(target, error) from error

@@ -118,11 +118,15 @@ def test_an_application_with_a_module_called_jobs(app: Path, namesake: str) -> N
 
 
 def test_an_application_that_imports_from_its_own_jobs(app: Path) -> None:
-    (app / "jobs.py").write_text("def send():\n    pass\n")
-    (app / "mine.py").write_text("from jobs import send\n")
-    (answer,) = load(app, "mine")
-    assert answer.startswith("JOB_MODULE_SHADOWED")
-    assert str(app / "jobs.py") in answer
+    package = app / "jobs"
+    package.mkdir()
+    (package / "__init__.py").write_text("def send():\n    pass\n")
+    (package / "mails.py").write_text("")
+    for name, line in (("one", "from jobs import send"), ("two", "import jobs.mails")):
+        (app / f"{name}.py").write_text(line)
+    for answer in load(app, "one", "two", "two:registry"):
+        assert answer.startswith("JOB_MODULE_SHADOWED")
+        assert str(package) in answer
 
 
 def test_the_library_itself_has_no_jobs(app: Path) -> None:

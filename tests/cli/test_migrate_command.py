@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -116,12 +117,17 @@ class TestPrint:
         assert done.stdout == jobs("migrate", "--print", "--dsn", empty).stdout
 
     def test_a_reader_that_had_enough(self) -> None:
-        command = f"{sys.executable} -m jobs migrate --print --all | head -n 1"
-        done = subprocess.run(
-            ["bash", "-c", command], env=environment(), capture_output=True, text=True, check=False
-        )
-        assert done.stdout.startswith("-- sql-jobs")
-        assert done.stderr == ""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "wb") as pipe:
+            done = subprocess.run(
+                [sys.executable, "-m", "jobs", "migrate", "--print", "--all"],
+                env=environment(),
+                stdout=pipe,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (1, b"")
 
 
 class TestUsage:

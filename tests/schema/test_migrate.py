@@ -109,12 +109,17 @@ class TestConnection:
         with owner.pipeline(), pytest.raises(MigrationInTransaction, match="pipeline"):
             migrate(owner)
 
-    def test_a_check_joins_the_transaction_of_the_caller(self, session_of: Sessions) -> None:
+    def test_a_check_joins_the_transaction_of_the_caller(
+        self, session_of: Sessions, ship: Ship
+    ) -> None:
         conn = session_of(autocommit=False)
         migrate(conn)
         conn.execute("create temporary table mine ()")
         check(conn)
         assert conn.info.transaction_status is TransactionStatus.INTRANS
+        ship.more(TABLE.format("one"))
+        with pytest.raises(SchemaOutdated):
+            check(conn)
         conn.execute("table mine")
 
     async def test_an_asynchronous_connection(self, empty: str) -> None:
@@ -205,8 +210,9 @@ class TestState:
 
     def test_a_read_only_session(self, session_of: Sessions) -> None:
         conn = session_of(options="-c default_transaction_read_only=on")
-        with pytest.raises(MigrationError, match="read-only"):
+        with pytest.raises(MigrationError, match="the session is read-only") as refused:
             migrate(conn)
+        assert "primary" in refused.value.fix
 
     def test_a_file_name_without_a_place(self) -> None:
         with pytest.raises(MigrationError, match="NNNN_what"):
