@@ -54,7 +54,7 @@ class JobHandle(Definition[M]):
                 "a JobHandle was made by hand", fix="Declare jobs with the decorator jobs.job."
             )
         super().__post_init__()
-        # for help(), and so that a pickled handle is a reference to it
+        # for help(), and for __reduce__
         for name, default in (("__doc__", None), ("__module__", None), ("__qualname__", self.name)):
             object.__setattr__(self, name, getattr(self.fn, name, default))
 
@@ -62,13 +62,8 @@ class JobHandle(Definition[M]):
         return f"<job {self.name!r} in queue {self.queue!r}: {self.input_type.__qualname__}>"
 
     def __reduce__(self) -> str:
+        # What copy and deepcopy go by as well: a handle is copied as itself.
         return str(self.__qualname__)  # type: ignore[attr-defined]
-
-    def __copy__(self) -> JobHandle[M]:
-        return self
-
-    def __deepcopy__(self, memo: object) -> JobHandle[M]:
-        return self
 
     @overload
     def enqueue(

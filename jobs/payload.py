@@ -78,8 +78,9 @@ class Codec(Generic[M]):
             flaw = find_flaw(value, "input") or find_unserialisable(value, "input")
             flaw = flaw or Flaw("input", f"has no JSON form: {error}")
             raise _refusal(flaw) from error
-        if "\\u0000" in text or "NaN" in text or "Infinity" in text:
-            # Perhaps only the letters; a custom serialiser may also have made them.
+        if "\\u0000" in text or "Infinity" in text:
+            # Perhaps only the letters; a custom serialiser may also have made them. (NaN differs
+            # from itself and so shows below.)
             flaw = find_flaw(value, "input") or find_flaw(_plain(text), "input")
             if flaw is not None:
                 raise _refusal(flaw)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -34,7 +35,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DEEPEST: Final = 500  # pydantic gives up at about half of it
 
 # Compared by type and value, nothing inside.
-_PLAIN: Final = frozenset({str, int, bool, type(None), UUID, bytes})
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), UUID, bytes})
 _SEQUENCES: Final = (list, tuple, deque)
 _SETS: Final = (set, frozenset)
 
@@ -142,9 +143,11 @@ def _children(value: object) -> Iterator[tuple[object, object]]:
 
 def _fields_of(model: BaseModel) -> dict[str, Any]:
     """Fields, extra fields and private attributes, cached properties left away."""
-    known = type(model).model_fields
-    values = {name: item for name, item in model.__dict__.items() if name in known}
-    return values | (model.__pydantic_extra__ or {}) | (model.__pydantic_private__ or {})
+    values, known = model.__dict__, type(model).model_fields
+    if not values.keys() <= known.keys():
+        values = {name: item for name, item in values.items() if name in known}
+    extra, private = model.__pydantic_extra__, model.__pydantic_private__
+    return {**values, **(extra or {}), **(private or {})} if extra or private else values
 
 
 # -- a value and what came back -------------------------------------------------------------------
@@ -163,6 +166,10 @@ def _change(before: object, after: object) -> _Found | None:
     kind = type(before)
     if kind in _PLAIN:
         return None if type(after) is kind and before == after else _differs(before, after)
+    if kind is dict and type(after) is dict:
+        return _mapping_change(typing.cast(Any, before), after)
+    if kind is list and type(after) is list:
+        return _sequence_change(typing.cast(Any, before), after)
     if isinstance(before, (datetime, date, time, timedelta)):
         return _time_change(before, after)
     if isinstance(before, BaseModel):
@@ -172,22 +179,22 @@ def _change(before: object, after: object) -> _Found | None:
     if isinstance(before, dict) and isinstance(after, dict):
         return _mapping_change(before, after)
     if isinstance(before, _SEQUENCES) and isinstance(after, _SEQUENCES):
-        if len(before) != len(after):
-            return _differs(before, after)
-        return _pairs_change(enumerate(before), after)
+        return _sequence_change(before, after)
     if isinstance(before, _SETS) and isinstance(after, _SETS):
         return _set_change(before, after)
     if dataclasses.is_dataclass(before) and not isinstance(before, type):
-        steps = list(_children(before))
-        return _pairs_change(steps, [getattr(after, str(step), None) for step, _ in steps])
+        parts = dict(_children(before))
+        return _pairs_change(parts, parts.values(), [getattr(after, str(s), None) for s in parts])
     return None if _leaf_flaw(before) is None and equal(before, after) else _differs(before, after)
 
 
 def _pairs_change(
-    before: Iterable[tuple[object, object]], after: Iterable[object]
+    steps: Iterable[object], before: Iterable[object], after: Iterable[object]
 ) -> _Found | None:
-    for (step, old), new in zip(before, after, strict=True):
-        if type(old) in _PLAIN and type(old) is type(new) and old == new:
+    # All that large payloads pay for, so the usual values are compared without a further call.
+    for step, old, new in zip(steps, before, after, strict=True):
+        kind = type(old)
+        if kind in _PLAIN and type(new) is kind and old == new:
             continue
         found = _change(old, new)
         if found is not None:
@@ -196,26 +203,38 @@ def _pairs_change(
     return None
 
 
+def _sequence_change(before: Sequence[Any], after: Sequence[Any]) -> _Found | None:
+    if len(before) != len(after):
+        return _differs(before, after)
+    return _pairs_change(range(len(before)), before, after)
+
+
 def _model_change(before: BaseModel, after: object) -> _Found | None:
     if not isinstance(after, BaseModel) or _origin(before) is not _origin(after):
         return _differs(before, after)
     if isinstance(before, RootModel) and isinstance(after, RootModel):
         return _change(before.root, after.root)
     old, new = _fields_of(before), _fields_of(after)
-    for name in old:
-        if name not in new:
-            return [name], "is missing from what comes back"
-    for name in new:
-        if name not in old:
-            return [name], "is not set, and has a value in what comes back"
-    return _pairs_change(old.items(), [new[name] for name in old])
+    if old.keys() != new.keys():
+        for name in old:
+            if name not in new:
+                return [name], "is missing from what comes back"
+        for name in new:
+            if name not in old:
+                return [name], "is not set, and has a value in what comes back"
+    return _pairs_change(old, old.values(), [new[name] for name in old])
 
 
 def _mapping_change(before: dict[Any, Any], after: dict[Any, Any]) -> _Found | None:
     if len(before) != len(after):
         return [], "has keys that are one and the same key in JSON"
-    found = _pairs_change(zip(before, before, strict=True), after)  # the keys, in order
-    return found or _pairs_change(before.items(), after.values())
+    for old, new in zip(before, after, strict=True):  # keys keep their order
+        if type(old) is not str or type(new) is not str or old != new:
+            found = _change(old, new)
+            if found is not None:
+                found[0].append(old)
+                return found
+    return _pairs_change(before, before.values(), after.values())
 
 
 def _set_change(before: Iterable[object], after: Iterable[object]) -> _Found | None:

@@ -73,9 +73,6 @@ async def send_async(
 def _send_once(conn: Connection[Any], plan: Plan[T], guard: Guard) -> T:
     with ExitStack() as stack:
         if guard is not Guard.NONE:
-            if _pipelined(conn):
-                with conn.pipeline():
-                    pass  # waits for what was sent, so that the transaction's state is known
             if _begins(conn, guard):
                 sql.read_isolation(conn)
             if _wraps(conn, guard):
@@ -86,9 +83,6 @@ def _send_once(conn: Connection[Any], plan: Plan[T], guard: Guard) -> T:
 async def _send_once_async(conn: AsyncConnection[Any], plan: Plan[T], guard: Guard) -> T:
     async with AsyncExitStack() as stack:
         if guard is not Guard.NONE:
-            if _pipelined(conn):
-                async with conn.pipeline():
-                    pass
             if _begins(conn, guard):
                 await sql.read_isolation_async(conn)
             if _wraps(conn, guard):
@@ -135,7 +129,11 @@ def _begins(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
 
 
 def _wraps(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
-    """Whether a transaction of our own, or a savepoint in the caller's, goes around."""
+    """Whether a transaction of our own, or a savepoint in the caller's, goes around.
+
+    In autocommit mode a pipeline that is not idle is in an implicit transaction of the server's,
+    which lasts until it is synchronised: that will do.
+    """
     return guard is Guard.SAVEPOINT or (_idle(conn) and conn.autocommit)
 
 

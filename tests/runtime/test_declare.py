@@ -379,6 +379,16 @@ def reloaded(input: Input) -> None: ...
 """
 
 
+def test_declaring_a_cell_of_a_notebook_again_is_no_duplicate() -> None:
+    notebook = ModuleType("__main__")
+    handles = []
+    for cell in (1, 2):
+        source = MODULE.replace("app.reloaded", "app.cell")
+        exec(compile(source, f"<cell {cell}>", "exec"), vars(notebook))
+        handles.append(notebook.reloaded)
+    assert handles[0] is not handles[1]
+
+
 def test_reloading_a_module_and_importing_its_file_twice_is_no_duplicate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,25 @@ async def test_bulk_jobs_of_one_priority_run_in_the_order_given(
     assert claimed == [answer.id for answer in answers]
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_each_chunk_of_a_large_batch_keeps_the_order_given(
+    conn: Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[list[UUID]] = []
+    real = sql.enqueue_jobs
+
+    def noting(conn: Connection[Any], **named: Any) -> Any:
+        sent.append(named["run_ids"])
+        return real(conn, **named)
+
+    monkeypatch.setattr(sql, "enqueue_jobs", noting)
+    answers = keyed.enqueue_many(conn, by_key("qwertyuiop"))
+    asked = [answer.run_id for answer in answers]
+    assert sorted(run_id for chunk in sent for run_id in chunk) == asked
+    assert all(chunk == sorted(chunk) for chunk in sent)
+    assert [run_id for chunk in sent for run_id in chunk] != asked  # chunks are cut by key
+
+
 async def test_items_carry_options_of_their_own(door: Door, conn: Connection[Any]) -> None:
     at, id = datetime.now(UTC) + timedelta(days=1_000), uuid4()
     answers = await door.enqueue_many(

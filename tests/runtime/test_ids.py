@@ -76,19 +76,34 @@ def test_the_counter_starts_at_random_in_its_lower_half(
     assert len(starts) == 50
 
 
-def test_threads_share_one_order() -> None:
-    make = Generator()
+class Slow(Generator):
+    """Lets another thread run whenever the counter is looked at."""
+
+    @property
+    def _counter(self) -> int:
+        time.sleep(0)
+        return self._value
+
+    @_counter.setter
+    def _counter(self, value: int) -> None:
+        self._value = value
+
+
+def test_threads_share_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns()
+    monkeypatch.setattr("jobs.ids.time.time_ns", lambda: now)
+    make = Slow()
     start = threading.Barrier(4)
 
     def some() -> list[UUID]:
         start.wait()
-        return [make() for _ in range(5_000)]
+        return [make() for _ in range(500)]
 
     with ThreadPoolExecutor(4) as threads:
         lists = [f.result() for f in [threads.submit(some) for _ in range(4)]]
     assert all(made == sorted(made) for made in lists)
-    assert len({one for made in lists for one in made}) == 20_000
-    assert make() > max(made[-1] for made in lists)
+    counters = sorted(counter(one) for made in lists for one in made)
+    assert counters == list(range(counters[0], counters[0] + 2_000))
 
 
 def test_an_id_made_in_a_signal_handler_does_not_lock_up() -> None:
@@ -123,7 +138,8 @@ def test_forked_children_make_ids_of_their_own() -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    children = [fork.Process(target=_some_ids, args=(queue,)) for _ in range(3)]
+    # Daemons, so that children which stand still for ever end with the test run.
+    children = [fork.Process(target=_some_ids, args=(queue,), daemon=True) for _ in range(3)]
     for child in children:
         child.start()
     done.set()
