@@ -37,6 +37,7 @@ class Claimer:
         config: WorkerConfig,
         take: Callable[[list[ClaimJobsRow], float], None],
         choked: Callable[[], bool],
+        busy: Callable[[], bool],
         idle: Callable[[], None],
     ) -> None:
         """
@@ -46,12 +47,14 @@ class Claimer:
             take: Called with the rows of an answer and the monotonic time when they were asked for.
             choked: Whether nothing should be claimed for now; `relieve` is called when that may
                 be over.
-            idle: Called when a pass over all queues has found nothing.
+            busy: Whether the process holds any job.
+            idle: Called when a pass that began with nothing held has found nothing.
         """
         self._link = link
         self._config = config
         self._take = take
         self._choked = choked
+        self._busy = busy
         self._idle = idle
         self._used = dict.fromkeys(config.queues, 0)
         # Queues that answered a claim in full: a freed slot there is worth a look.
@@ -116,6 +119,7 @@ class Claimer:
         room = self._room()
         if not room:
             return self._config.idle_poll.total_seconds()  # woken long before by a free slot
+        busy = self._busy()  # asked before: a retry may become due behind the back of this claim
         asked_at = time.monotonic()
         rescue = asked_at - self._looked_at >= self._look_every
         rows = await self._claim(room, rescue)
@@ -127,7 +131,8 @@ class Claimer:
         self._hungry = (self._hungry - room.keys()) | full
         self._take(rows, asked_at)
         if not rows:
-            self._idle()
+            if not busy:
+                self._idle()
             return self._pace.nothing()
         more = buried or any(found[queue] for queue in room.keys() - full)
         wait = self._pace.found() if more else self._pace.filled()

@@ -71,7 +71,7 @@ class Crew:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        hurried = asyncio.create_task(hurry.wait())
+        hurried = asyncio.create_task(hurry.wait(), name="jobs:hurry")
         try:
             while self._jobs and not hurried.done() and (left := deadline - loop.time()) > 0:
                 await asyncio.wait(

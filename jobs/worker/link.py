@@ -92,6 +92,8 @@ class Target:
             raise ConfigError("the connection string cannot be read") from None
         parts.setdefault("application_name", application_name)
         parts.setdefault("connect_timeout", "5")
+        # With a narrower one a payload that it lacks a character of fails the claim of all.
+        parts["client_encoding"] = "UTF8"
         return cls(make_conninfo("", **parts), prepare)
 
     def with_options(self) -> str:
@@ -190,7 +192,7 @@ class Guard:
         self._conn: psycopg.Connection[Any] | None = conn
         self._lock = threading.Lock()
         self._timer = threading.Timer(seconds, self.cut)
-        self._timer.daemon = True
+        self._timer.name, self._timer.daemon = "jobs-guard", True
 
     def cut(self) -> None:
         """End the wait now. May be called from any thread."""
@@ -279,7 +281,7 @@ class Link:
         await self._drop()
 
     async def _within(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, name="jobs:call")
         task.add_done_callback(_retrieve)
         self._task = task
         try:

@@ -150,7 +150,9 @@ class Worker:
         self._crew = Crew(
             Executor(self._registry, self._threads, self.config.unknown_delay), self._ended
         )
-        self._claimer = Claimer(claims, self.config, self._take, self._choked, self._idle)
+        self._claimer = Claimer(
+            claims, self.config, self._take, self._choked, self._busy, self._idle
+        )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost
         )
@@ -233,9 +235,12 @@ class Worker:
     def _choked(self) -> bool:
         return self._settler.backlog >= _SETTLE_BACKLOG
 
+    def _busy(self) -> bool:
+        return len(self._holding) > 0
+
     def _idle(self) -> None:
-        """A pass has found nothing due."""
-        if self._until_idle and not self._holding and not self._stopping.is_set():
+        """Nothing is held and nothing is due."""
+        if self._until_idle and not self._stopping.is_set():
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
@@ -386,7 +391,7 @@ class Worker:
 
     async def _end_claim(self) -> None:
         """Wait out the claim in flight. One that hangs is cancelled on the server."""
-        hurried = asyncio.create_task(self._hurrying.wait())
+        hurried = asyncio.create_task(self._hurrying.wait(), name="jobs:hurry")
         await asyncio.wait(
             {self._claim_task, hurried},
             timeout=CLAIM_GRACE,

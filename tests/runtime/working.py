@@ -57,17 +57,22 @@ def make(database: object, *handles: JobHandle[Any], **options: Any) -> jobs.Wor
 
 @asynccontextmanager
 async def leaving_nothing(database: str) -> AsyncIterator[None]:
-    """Check that the block leaves no task, thread or session behind."""
-    tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+    """Check that no task, thread or session of a worker is there after the block."""
     yield
-    await until(lambda: asyncio.all_tasks() <= tasks, "tasks to end")
-    await until(lambda: not stray_threads(threads), "threads to end")
+    await until(lambda: not tasks(), "tasks to end")
+    await until(lambda: not threads(), "threads to end")
     await until(lambda: not sessions(database), "sessions to end")
 
 
-def stray_threads(before: set[threading.Thread]) -> set[threading.Thread]:
-    """Threads that were not there before; those of asyncio.to_thread belong to the test's loop."""
-    return {t for t in set(threading.enumerate()) - before if not t.name.startswith("asyncio_")}
+def tasks() -> list[str]:
+    """Names of the tasks of workers; all of theirs have one."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith("job")]
+
+
+def threads() -> list[str]:
+    """Names of the threads of workers."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("job")]
 
 
 def sessions(database: str) -> list[Any]:
