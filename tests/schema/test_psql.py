@@ -162,13 +162,12 @@ def test_a_hostile_file_is_the_same_by_every_way(
     assert recorded(by_us)[-1][2] == file.checksum
 
 
-def test_literals_are_quoted(ship: Ship, owner: Connection[Any]) -> None:
+def test_literals_are_quoted(ship: Ship, owner: Connection[Any], empty: str) -> None:
     """Names come from file names and are tame; the script must not depend on it."""
     (file,) = ship.later("select 1;")
     odd = Migration(version=file.version, name="it's; \\ here", checksum="x'--", text=file.text)
     ship(*ship.real, odd)
-    dsn = f"{owner.info.dsn} password="
-    done = run_psql(dsn, render())
+    done = run_psql(empty, render())
     assert (done.returncode, done.stderr) == (0, "")
     row = owner.execute("select name, checksum from jobs.migration order by version").fetchall()[-1]
     assert row == ("it's; \\ here", "x'--")
