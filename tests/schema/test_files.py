@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pglast import ast
 from psycopg import Connection
 
+from jobs.inspect import JobState
 from jobs.migrate import migrate
 from jobs.shipped import shipped
+from jobs_sql._registry import STATEMENTS
 from tests.lint import sql
 from tests.schema.ship import Ship
 from tests.support.server import ROOT
@@ -144,3 +147,39 @@ def test_what_ships_is_what_is_in_the_repository() -> None:
         for path in files
     ]
     assert [file.version for file in shipped()] == list(range(len(files)))
+
+
+def test_the_page_about_the_schema_names_every_table_state_and_writer(
+    owner: Connection[Any],
+) -> None:
+    migrate(owner)
+    page = (ROOT / "docs" / "schema.md").read_text()
+    tables = owner.execute(
+        "select relname from pg_class where relnamespace = 'jobs'::regnamespace and relkind = 'r'"
+    ).fetchall()
+    assert set(re.findall(r"^\| `jobs\.(\w+)` \|", page, re.MULTILINE)) == {t for (t,) in tables}
+    states = {
+        state
+        for table in ("job", "settled")
+        for state in re.findall(r"'(\w+)'::text", check_of(owner, f"{table}_state_check"))
+    }
+    listed = re.findall(r"^\| `(\w+)` \| `(?:job|settled)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(states)
+    assert states | {"delayed"} == set(get_args(JobState))
+    named = {word for word in re.findall(r"`([A-Z]\w+)`", page) if word in STATEMENTS}
+    writers = {
+        name
+        for name, statement in STATEMENTS.items()
+        if re.search(r"\b(insert|update|delete)\b[^;]*\bjobs\.(job|settled)\b", statement.text)
+    }
+    assert named == writers | {"CopyJobs"}
+
+
+def check_of(conn: Connection[Any], name: str) -> str:
+    """The text of a check constraint."""
+    row = conn.execute(
+        "select pg_get_constraintdef(oid) from pg_constraint where conname = %s", [name]
+    ).fetchone()
+    assert row is not None
+    text: str = row[0]
+    return text
