@@ -213,6 +213,11 @@ class Definition(Generic[M]):
     ) -> Iterator[Row]:
         """Check jobs one by one as they are asked for; an error carries the index."""
         _check_when(delay, run_at)
+        # A model iterates over its fields, which would end in an error about the first of them.
+        if isinstance(items, (BaseModel, Mapping, str, bytes)) or not isinstance(items, Iterable):
+            raise InvalidInput(
+                f"must be an iterable of payloads, and is a {type_name(items)}", field="items"
+            )
         for index, item in enumerate(items):
             try:
                 if isinstance(item, Item):

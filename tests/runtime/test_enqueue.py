@@ -177,9 +177,7 @@ async def test_o16_the_job_in_the_way_that_just_started_is_the_answer(
 
 
 @pytest.mark.parametrize("bad", ["a\x00b", "high \ud800", "low \udfff"])
-async def test_o22_bad_text_is_refused_wherever_it_is_given(
-    door: Door, conn: Connection[Any], bad: str
-) -> None:
+async def test_o22_bad_text_is_refused_wherever_it_is_given(refusing_door: Door, bad: str) -> None:
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("input.note", Payload(note=bad), {}),
         ("input.key", {"key": bad}, {}),
@@ -188,9 +186,8 @@ async def test_o22_bad_text_is_refused_wherever_it_is_given(
     ]
     for field, input, options in cases:
         with pytest.raises(InvalidInput) as caught:
-            await door.enqueue(keyed, input, **options)
+            await refusing_door.enqueue(keyed, input, **options)
         assert caught.value.field == field
-    assert stored(conn) == []
 
 
 @pytest.mark.parametrize(
@@ -224,22 +221,20 @@ async def test_o22_bad_text_is_refused_wherever_it_is_given(
     ],
 )
 async def test_o24_a_bad_option_is_refused_by_name(
-    door: Door, conn: Connection[Any], field: str, options: dict[str, Any]
+    refusing_door: Door, field: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        await door.enqueue(plain, Payload(), **options)
+        await refusing_door.enqueue(plain, Payload(), **options)
     assert caught.value.field == field
     assert caught.value.code == "JOB_INPUT_INVALID"
     assert caught.value.index is None
-    assert stored(conn) == []
 
 
-async def test_empty_tenants_and_keys_are_refused(door: Door, conn: Connection[Any]) -> None:
+async def test_empty_tenants_and_keys_are_refused(refusing_door: Door) -> None:
     with pytest.raises(TenantRequired):
-        await door.enqueue(keyed, Payload(tenant=""))
+        await refusing_door.enqueue(keyed, Payload(tenant=""))
     with pytest.raises(IdempotencyRequired):
-        await door.enqueue(keyed, Payload(key=""))
-    assert stored(conn) == []
+        await refusing_door.enqueue(keyed, Payload(key=""))
 
 
 async def test_o17_keys_and_tenants_at_their_limit_are_stored(

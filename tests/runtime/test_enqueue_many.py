@@ -215,15 +215,23 @@ async def test_an_id_is_not_lost_with_an_item_whose_key_is_taken(
     ],
 )
 async def test_o22_one_bad_item_among_500_is_named_and_none_is_written(
-    door: Door, conn: Connection[Any], bad: Any, error: type[jobs.JobsError], says: str
+    refusing_door: Door, bad: Any, error: type[jobs.JobsError], says: str
 ) -> None:
     items: list[Any] = [Payload(key=str(n)) for n in range(500)]
     items[250] = bad
     with pytest.raises(error) as caught:
-        await door.enqueue_many(keyed, items)
+        await refusing_door.enqueue_many(keyed, items)
     assert caught.value.index == 250
     assert str(caught.value).startswith(says)
-    assert stored(conn) == []
+
+
+@pytest.mark.parametrize("thing", [Payload(), {"key": "a"}, "text", b"text", 5, None])
+async def test_one_payload_is_not_taken_for_many(refusing_door: Door, thing: Any) -> None:
+    for call in (refusing_door.enqueue_many, refusing_door.copy_many):
+        with pytest.raises(InvalidInput, match=type(thing).__name__) as caught:
+            await call(plain, thing)
+        assert caught.value.field == "items"
+        assert caught.value.index is None
 
 
 async def test_options_of_the_call_are_checked_before_any_item(door: Door) -> None:
