@@ -85,11 +85,11 @@ class Target:
             kwargs = {k: v for k, v in (given or {}).items() if k not in _NOT_CONNINFO}
         assert isinstance(conninfo, str)
         prepare = kwargs.pop("prepare_threshold", 5) is not None
-        try:
-            parts = conninfo_to_dict(conninfo, **kwargs)
-        except psycopg.ProgrammingError:
-            # libpq's message quotes the string, password included.
-            raise ConfigError("the connection string cannot be read") from None
+        parts: dict[str, Any] | None = None
+        with contextlib.suppress(psycopg.ProgrammingError):
+            parts = dict(conninfo_to_dict(conninfo, **kwargs))
+        if parts is None:  # libpq's message quotes the string, password included
+            raise ConfigError("the connection string cannot be read")
         parts.setdefault("application_name", application_name)
         parts.setdefault("connect_timeout", "5")
         # With a narrower one a payload that it lacks a character of fails the claim of all.

@@ -130,7 +130,7 @@ class Worker:
             await settles.close()
             self._stats.state = "idle"
             if isinstance(error, psycopg.Error | TimeoutError | OSError):
-                cause = f"worker {self.name} cannot connect: {str(error).strip()}"
+                cause = f"worker {self.name} cannot connect: {' '.join(str(error).split())}"
                 raise DatabaseUnreachable(cause) from error
             raise
         self._begin(claims, settles)
@@ -161,6 +161,8 @@ class Worker:
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
         self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
         self._stats.state = "running"
+        if self._stopping.is_set():
+            self._claimer.stop()
 
     def stop(self) -> None:
         """Ask for a drain: claim nothing more, let running jobs end, hand back the rest.
@@ -172,6 +174,8 @@ class Worker:
         if self._stopping.is_set():
             self._hurrying.set()
         self._stopping.set()
+        if self._teardown is not None:
+            self._claimer.stop()
 
     async def wait(self) -> None:
         """Wait until the worker has stopped. Every step of the drain is bounded in time."""
@@ -358,7 +362,6 @@ class Worker:
         try:
             await self._stopping.wait()
             self._stats.state = "draining"
-            self._claimer.stop()
             logger.info(
                 "worker %s drains %d jobs",
                 self.name,

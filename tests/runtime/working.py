@@ -112,6 +112,12 @@ def rows(database: str, statement: str, *values: object) -> list[Any]:
         return conn.execute(statement, values or None).fetchall()
 
 
+def execute(database: str, statement: str, *values: object) -> None:
+    """Run a statement that has no rows."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(statement, values or None)
+
+
 class Table:
     """The tables of jobs, for a look."""
 
