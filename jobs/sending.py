@@ -138,4 +138,5 @@ def _wraps(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
 
 
 def _contended(error: psycopg.Error) -> EnqueueContended:
-    return EnqueueContended(f"the database gave up waiting for other sessions: {error}")
+    message = error.diag.message_primary or str(error).partition("\n")[0]
+    return EnqueueContended(f"the database gave up waiting for other sessions: {message}")

@@ -365,6 +365,7 @@ def test_o18_a_deadlock_between_callers_transactions_is_a_typed_error(
     contended = [one for one in answers if isinstance(one, EnqueueContended)]
     assert len(contended) == 1
     assert isinstance(contended[0].__cause__, psycopg.errors.DeadlockDetected)
+    assert contended[0].cause.endswith(": deadlock detected")  # one line; the rest is in the cause
     one.run(Connection.commit)
     two.run(Connection.commit)
     assert sorted(str(row.idempotency_key) for row in stored(conn)) == ["a", "b"]
