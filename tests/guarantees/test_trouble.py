@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict
 
 import jobs
@@ -70,20 +71,26 @@ async def test_a_connection_lost_around_a_settle_repeats_neither_job_nor_effect(
     """O-10: cut before the server has seen it, and after it has committed."""
     table = Table(database)
     lease = timedelta(seconds=30)
+    id = jobs.uuid7()
     with caplog.at_level(logging.WARNING, "jobs.worker"):
         async with serving(database, counted, dsn=dsn, lease=lease) as worker:
-            proxy.cut(way, on=b"jobs:settle_jobs")
-            (id,) = table.enqueue(counted)
-            await until(lambda: worker.stats().completed == 1, "the answer to the second send")
+            table.enqueue(counted)
+            await until(lambda: worker.stats().completed == 1, "the statements to be prepared")
+            # From now on a settle is a message with the id in it, and its answer.
+            proxy.cut(way, on=id.hex.encode())
+            with Connection[Any].connect(database, autocommit=True) as conn:
+                counted.enqueue(conn, Input(), id=id)
+            await until(proxy.was_cut.is_set, "the cut")
+            assert (table.settled(id) is None) == (way == "up")
+            await until(lambda: worker.stats().completed == 2, "the answer to the second send")
             stats = worker.stats()
-    assert proxy.was_cut.is_set()
     assert said(caplog, "jobs.worker.settle_failed") == ["WARNING"]
-    assert calls == [1]
-    assert (stats.claimed, stats.retried, stats.ended, stats.lost) == (1, 0, 0, 0)
+    assert calls == [1, 1]
+    assert (stats.claimed, stats.retried, stats.ended, stats.lost) == (2, 0, 0, 0)
     row = table.settled(id)
     assert (row.state, row.attempt, row.claims) == ("completed", 1, 1)
     assert table.attempts(id) == []
-    assert table.counters() == {"completed": 1}
+    assert table.counters() == {"completed": 2}
 
 
 async def test_one_failed_renewal_is_a_warning(
