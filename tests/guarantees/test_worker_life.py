@@ -254,3 +254,21 @@ async def test_an_error_is_a_warning_when_retried_and_an_error_when_it_ends_the_
         ("WARNING", "jobs.run.attempt_failed"),
         ("ERROR", "jobs.worker.ended"),
     ]
+
+
+async def test_a_buried_job_is_an_error_in_the_log(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (id,) = Table(database).enqueue(quick)
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(
+            "update jobs.job set state = 'running', worker = 'gone', claims = 1, attempt = 3,"
+            " lease_expires_at = now(), rescue_at = now()"
+        )
+    with caplog.at_level(logging.INFO, "jobs.worker"):
+        stats = await make(database, quick, queues=["a"]).run_until_idle()
+    assert (stats.buried, stats.claimed) == (1, 0)
+    (record,) = [r for r in caplog.records if getattr(r, "event", None) == "jobs.worker.buried"]
+    assert record.levelname == "ERROR"
+    assert str(id) in record.getMessage()
+    assert "attempt 3 of 3" in record.getMessage()
