@@ -150,8 +150,9 @@ create table jobs.settled (
 -- Retention walks it from the old end. Appended to on the right, so nearly free.
 create index settled_settled_at_idx on jobs.settled (settled_at);
 
--- Dead letters and failures are few among many, and operators look for them.
-create index settled_unsuccessful_idx on jobs.settled (queue, state, id) where state <> 'completed';
+-- Dead letters and failures are few among many, and operators look for them: by state in order of
+-- id, and counted by queue without a look at the table.
+create index settled_unsuccessful_idx on jobs.settled (state, id, queue) where state <> 'completed';
 
 comment on table jobs.settled is 'Finished jobs. The settle inserts the row in the statement that deletes it from jobs.job.';
 comment on column jobs.settled.state is 'completed, failed (exhausted, no dead letter wanted), dead (exhausted or terminal), cancelled.';
