@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from uuid import UUID
 
 import pytest
 from psycopg import Connection, errors
@@ -109,8 +110,20 @@ class TestRepeats:
         assert [(row.verdict, row.id) for row in answers] == [(EXISTING, holder)] * 2
 
     def test_one_key_of_two_tenants_is_two_jobs(self, conn: Conn) -> None:
-        answers = enqueue_many(conn, [Item(key="a", tenant=tenant) for tenant in ("", "t", "t")])
-        assert sorted(row.verdict for row in answers) == [CREATED, CREATED, EXISTING]
+        tenants = ["", "t", "t", ""]
+        answers = enqueue_many(conn, [Item(key="a", tenant=tenant) for tenant in tenants])
+        assert sorted(row.verdict for row in answers) == [CREATED, CREATED, EXISTING, EXISTING]
+        assert answers[0].id == answers[3].id
+        assert answers[1].id == answers[2].id
+        assert answers[0].id != answers[1].id
+
+    def test_the_holder_is_one_of_the_same_name_and_tenant(self, conn: Conn) -> None:
+        made(conn, name="a", tenant="b", idempotency_key="k")
+        made(conn, tenant="a", idempotency_key="k")
+        holder = made(conn, tenant="b", idempotency_key="k")
+        made(conn, tenant="c", idempotency_key="k")
+        (answer,) = enqueue_many(conn, [Item(key="k", tenant="b")])
+        assert (answer.verdict, answer.id) == (EXISTING, holder)
 
     def test_rows_without_a_key_are_never_the_same(self, conn: Conn) -> None:
         answers = enqueue_many(conn, [Item() for _ in range(5)])
@@ -139,6 +152,12 @@ class TestSuppliedIds:
             (CREATED, new),
         ]
         assert answers[1].run_id == tables.settled(conn, finished[0])["run_id"]
+
+    def test_a_live_one_beside_new_rows_without_a_key_is_itself(self, conn: Conn) -> None:
+        first, live = UUID(int=1), UUID(int=2)
+        made(conn, id=live)
+        answers = enqueue_many(conn, [Item(id=first), Item(id=live)])
+        assert [(row.verdict, row.id) for row in answers] == [(CREATED, first), (EXISTING, live)]
 
     def test_an_id_and_a_key_of_two_different_jobs_insert_nothing(self, conn: Conn) -> None:
         by_id, by_key = made(conn), made(conn, idempotency_key="k")

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from tests.sql.calls import MINUTE, Held, Item, claim, enqueue, enqueue_many, new_id
+from tests.sql.calls import MINUTE, Held, Item, claim, enqueue, enqueue_many, new_id, seed
 from tests.sql.test_enqueue_many import arrays
 from tests.sql.volume import (
     claiming,
@@ -179,6 +179,16 @@ class TestIndependence:
             seen.append(plan.buffers)
         # A page more on the way down each tree, at most.
         assert max(seen) - min(seen) < 60, seen
+
+    def test_a_backlog_of_one_priority_is_not_read_for_another(self, conn: Conn) -> None:
+        never_analysed(conn)
+        seed(conn, 5000, priority="3", available_at="now() - interval '1 day'")
+        seed(conn, 5, priority="2")
+        with psycopg.connect(conn.info.dsn, options=AS_OUR_WORKERS) as probe:
+            plan = explain(probe, "ClaimJobs", generic=True, **claiming({"q": 10}))
+            probe.rollback()
+        assert plan.rows == 10
+        assert plan.buffers < 300, str(plan)
 
     def test_a_plan_made_on_empty_tables_serves_full_ones(self, conn: Conn) -> None:
         """A generic plan outlives the load: the worker was there first."""
