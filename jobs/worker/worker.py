@@ -32,7 +32,7 @@ from jobs_sql.claim import ClaimJobsRow
 logger = logging.getLogger("jobs.worker")
 
 # No claim while this many outcomes wait for their answer: the database cannot keep up.
-_SETTLE_BACKLOG = 2_000
+SETTLE_BACKLOG = 2_000
 # Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle.
 CLAIM_GRACE = 2.0
 CANCEL_GRACE = 2.0
@@ -237,7 +237,7 @@ class Worker:
     # -- the life of a job -----------------------------------------------------------------------
 
     def _choked(self) -> bool:
-        return self._settler.backlog >= _SETTLE_BACKLOG
+        return self._settler.backlog >= SETTLE_BACKLOG
 
     def _busy(self) -> bool:
         return len(self._holding) > 0
