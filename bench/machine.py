@@ -44,7 +44,7 @@ def _memory_gib() -> float:
 def describe(admin: psycopg.Connection[Any]) -> dict[str, Any]:
     """Machine, interpreter and server settings."""
     rows = admin.execute(
-        "select name, setting || coalesce(unit, '') from pg_settings where name = any(%s)",
+        "select name, current_setting(name) from pg_settings where name = any(%s)",
         [list(_SETTINGS)],
     )
     return {

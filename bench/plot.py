@@ -54,7 +54,9 @@ def main() -> None:
             for s in order
         ]
         bars = axis.barh(order, middle, xerr=[low, high], color=colours, ecolor="#333333")
-        axis.bar_label(bars, labels=[f" {m:,.4g}" for m in middle], fontsize=8)
+        axis.bar_label(
+            bars, labels=[f" {m:,.0f}" if m >= 100 else f" {m:.3g}" for m in middle], fontsize=8
+        )
         axis.set_title(f"{title}, {'more' if more else 'less'} is better", fontsize=9)
         if min(middle) > 0 and max(middle) > 50 * min(middle):
             axis.set_xscale("log")

@@ -70,9 +70,14 @@ def _samples(run: Run, turn: Turn) -> Iterator[list[tuple[int, float]]]:
     taken: list[tuple[int, float]] = []
     done = threading.Event()
 
+    def look() -> None:
+        taken.append((turn.count(), claim_buffers(run.arena, turn)))
+
     def take() -> None:
+        look()
         while not done.wait(_SAMPLE_SECONDS):
-            taken.append((turn.count(), claim_buffers(run.arena, turn)))
+            look()
+        look()
 
     thread = threading.Thread(target=take)
     thread.start()

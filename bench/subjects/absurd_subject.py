@@ -37,7 +37,7 @@ class Absurd(Subject):
         "tuned": "concurrency 100, batch 100",
         "wide": "concurrency 1000, batch 1000",
     }
-    backlog: ClassVar = {"defaults": 1_000, "tuned": 4_000}
+    backlog: ClassVar = {"defaults": 500, "tuned": 2_000}
     bulk = 3_000
     unfinished = (
         "select count(*) from absurd.t_default where state in ('pending', 'running', 'sleeping')"

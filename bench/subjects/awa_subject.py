@@ -46,7 +46,7 @@ class Awa(Subject):
         "tuned": "1000 workers, 1 claimer, claim_batch_size 512, poll 50 ms, 20 connections",
         "wide": "as tuned",
     }
-    backlog: ClassVar = {"defaults": 5_000, "tuned": 20_000}
+    backlog: ClassVar = {"defaults": 1_500, "tuned": 20_000}
     # Its view over dozens of ring partitions takes longer to count than the jobs took to run.
     unfinished = None
     bulk_call = "enqueue_many_copy, 1000 a call"

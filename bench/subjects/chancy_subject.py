@@ -36,7 +36,7 @@ class Chancy(Subject):
         "tuned": "AsyncExecutor, concurrency 100, eager_polling, poll 1 s",
         "wide": "AsyncExecutor, concurrency 1000, eager_polling, poll 1 s",
     }
-    backlog: ClassVar = {"defaults": 200, "tuned": 10_000}
+    backlog: ClassVar = {"defaults": 200, "tuned": 3_000}
     bulk = 3_000
     unfinished = "select count(*) from chancy_jobs where state not in ('succeeded', 'failed')"
     bulk_call = "push_many, 1000 a transaction"

@@ -43,7 +43,7 @@ class Oban(Subject):
         "tuned": "queue limit 200, uvloop",
         "wide": "queue limit 1000, uvloop",
     }
-    backlog: ClassVar = {"defaults": 5_000, "tuned": 15_000}
+    backlog: ClassVar = {"defaults": 4_000, "tuned": 10_000}
     bulk = 5_000
     unfinished = (
         "select count(*) from oban_jobs"

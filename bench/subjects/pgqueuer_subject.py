@@ -22,6 +22,7 @@ class PgQueuer(Subject):
         "tuned": "batch_size 500, asyncpg, uvloop",
         "wide": "batch_size 500, asyncpg, uvloop",
     }
+    backlog: ClassVar = {"defaults": 4_000, "tuned": 50_000}
     bulk = 50_000
     one = 1_000
     unfinished = "select count(*) from pgqueuer"

@@ -21,7 +21,7 @@ class Pq(Subject):
         "tuned": "concurrency 8, a fork a job",
         "wide": "concurrency 100, a fork a job",
     }
-    backlog: ClassVar = {"defaults": 200, "tuned": 400}
+    backlog: ClassVar = {"defaults": 100, "tuned": 150}
     bulk = 1_000
     reach = 100
     unfinished = "select count(*) from pq_tasks where status in ('PENDING', 'RUNNING')"

@@ -42,7 +42,7 @@ class Procrastinate(Subject):
         "tuned": "concurrency 20, pool 20",
         "wide": "concurrency 1000, pool 20",
     }
-    backlog: ClassVar = {"defaults": 3_000, "tuned": 3_000}
+    backlog: ClassVar = {"defaults": 400, "tuned": 600}
     bulk = 5_000
     unfinished = "select count(*) from procrastinate_jobs where status in ('todo', 'doing')"
     bulk_call = "batch_defer_async, 1000 a call"

@@ -82,7 +82,7 @@ class TaskQ(Subject):
         "tuned": "concurrency 50, batch 50 (its maximum), pool 20",
         "wide": "as tuned",
     }
-    backlog: ClassVar = {"defaults": 200, "tuned": 2_000}
+    backlog: ClassVar = {"defaults": 200, "tuned": 400}
     bulk = 3_000
     reach = 50
     unfinished = "select count(*) from taskq.jobs where status in ('queued', 'running', 'blocked')"
