@@ -49,7 +49,7 @@ class _Link:
         """Drop both sides at once; the TCP side sees RST, as after a crash or from a firewall."""
         for writer in self.writers:
             sock = writer.get_extra_info("socket")
-            if sock is not None and sock.family == socket.AF_INET:
+            if sock is not None and sock.fileno() >= 0 and sock.family == socket.AF_INET:
                 linger = struct.pack("ii", 1, 0)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()

@@ -19,7 +19,7 @@ from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
 
 logger = logging.getLogger("jobs.worker")
 
-_TIMEOUT = 15.0
+TIMEOUT = 15.0
 _RESCUE_LIMIT = 100
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
 
@@ -150,7 +150,7 @@ class Claimer:
                 worker=self._config.name,
                 lease=self._config.lease,
             ),
-            _TIMEOUT,
+            TIMEOUT,
         )
 
     def _report(self, error: Exception) -> None:
@@ -158,7 +158,7 @@ class Claimer:
         logger.log(
             logging.WARNING if expected else logging.ERROR,
             "claiming failed: %s",
-            error,
+            str(error),
             exc_info=None if expected else error,
             extra={"event": "jobs.worker.claim_failed", "worker": self._config.name},
         )

@@ -32,7 +32,7 @@ T = TypeVar("T")
 SCHEMA_VERSION = 1
 
 # All attempts at connecting, several hosts included.
-_CONNECT_SECONDS = 30.0
+CONNECT_TIMEOUT = 30.0
 # For a wait to end whose connection was cut under it.
 _CUT_SECONDS = 1.0
 
@@ -235,7 +235,7 @@ class Link:
             psycopg.Error: The database cannot be reached, or refuses us.
         """
         if self._conn is None:
-            await self._within(self._connect(), _CONNECT_SECONDS)
+            await self._within(self._connect(), CONNECT_TIMEOUT)
 
     async def _connect(self) -> None:
         self._conn = conn = await self._target.open_async()  # known before it is used: can be cut

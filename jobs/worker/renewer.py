@@ -124,7 +124,7 @@ class Renewer:
             logger.warning(
                 "renewing %d leases failed: %s",
                 len(batch),
-                error,
+                str(error),
                 exc_info=None if isinstance(error, _EXPECTED) else error,
                 extra={"event": "jobs.worker.renewal_failed", "jobs": len(batch)},
             )

@@ -18,7 +18,7 @@ from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 500
-_TIMEOUT = 10.0
+TIMEOUT = 10.0
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
 _REFUSED = "SettleRefused"
@@ -143,7 +143,7 @@ class Settler:
             logger.warning(
                 "settling %d jobs failed, trying again: %s",
                 len(batch),
-                error,
+                str(error),
                 extra={"event": "jobs.worker.settle_failed", "jobs": len(batch)},
             )
             return batch
@@ -168,7 +168,7 @@ class Settler:
             "the database refuses the outcome of job %s (%s): %s",
             job.id,
             job.row.name,
-            error,
+            str(error),
             extra={"event": "jobs.worker.settle_refused", "job": str(job.id)},
         )
         if job.outcome is None or job.outcome.error_type == _REFUSED:
@@ -194,5 +194,5 @@ class Settler:
                 tracebacks=[outcome.traceback for outcome in outcomes],
                 worker=self._worker,
             ),
-            _TIMEOUT,
+            TIMEOUT,
         )

@@ -84,7 +84,7 @@ async def test_a_full_queue_beside_an_idle_one_is_filled_again_at_once(database:
 
     @job(queue="busy")
     async def short(_: Input) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.4)  # longer than a worker is hot after a find
         ends.append(time.monotonic())
 
     @job(queue="idle")
@@ -92,10 +92,10 @@ async def test_a_full_queue_beside_an_idle_one_is_filled_again_at_once(database:
         raise AssertionError
 
     table = Table(database)
-    table.enqueue(short, 20)
+    table.enqueue(short, 4)
     slow = {"poll": timedelta(seconds=30), "idle_poll": timedelta(seconds=30)}
     async with serving(database, short, never, queues={"busy": 1, "idle": 5}, **slow):
-        await until(lambda: len(ends) == 20, "all of them")
+        await until(lambda: len(ends) == 4, "all of them")
 
 
 async def test_a_free_slot_is_not_forgotten_while_another_queue_is_full(database: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_free_slot_is_not_forgotten_while_another_queue_is_full(database
 
     @job(queue="short")
     async def short(input: Input) -> None:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         ends.append(input.n)
 
     @job(queue="long")
@@ -302,15 +302,15 @@ async def test_burials_go_on_until_none_is_left(database: str) -> None:
         pass
 
     table = Table(database)
-    table.enqueue(short, 30)
+    table.enqueue(short, 60)
     execute(
         database,
         "update jobs.job set state = 'running', worker = 'gone', claims = 1, attempt = 1,"
         " lease_expires_at = now() - interval '1 second', rescue_at = now() - interval '1 second'",
     )
     async with serving(database, short, queues={"default": 1}) as worker:
-        await until(lambda: worker.stats().buried == 30, "the burials")
-    assert table.counters() == {"dead": 30}
+        await until(lambda: worker.stats().buried == 60, "the burials")
+    assert table.counters() == {"dead": 60}
 
 
 async def test_jobs_start_in_their_order(database: str) -> None:

@@ -61,7 +61,7 @@ async def leaving_nothing(database: str) -> AsyncIterator[None]:
     yield
     await until(lambda: not tasks(), "tasks to end")
     await until(lambda: not threads(), "threads to end")
-    await until(lambda: not sessions(database), "sessions to end")
+    await until(lambda: not sessions(database), f"sessions to end: {sessions(database)}")
 
 
 def tasks() -> list[str]:
