@@ -75,7 +75,7 @@ test-slow: setup ## full-size soaks and scale tests
 demo: setup ## the main job on real input: hash the standard library with two workers
 	$(PY) -m examples.demo $(ARGS)
 
-bench: setup ## benchmarks
+bench: setup ## beside the peers and the physical limit; ARGS="--quick --peers none" is short
 	$(PY) -m bench $(ARGS)
 
 fmt: setup ## format and fix what can be fixed
@@ -87,5 +87,5 @@ build: setup ## wheel and sdist into dist/
 	$(PY) -m hatchling build
 
 clean: ## remove what the targets above made, the virtual environment included
-	rm -rf $(VENV) .pg-majors .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build
+	rm -rf $(VENV) .pg-majors .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
