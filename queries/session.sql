@@ -1,6 +1,7 @@
 -- name: ReadSession :one
--- purpose: whether the settings that a worker asks for at connection time took effect (a pooler in
---     between drops them), and which schema version the database has.
+-- purpose: whether the session is the worker alone: a pooler in between drops the settings that were
+--     asked for at connection time, and announces another process than the one that answers. And
+--     which schema version the database has.
 -- callers: jobs.worker.link, once after each connect
 -- tx: own autocommitted statement
 -- locks: none
@@ -10,6 +11,7 @@
 -- cost: one index probe
 -- errors: undefined table where the schema is not installed
 select /* jobs:read_session */
+    pg_backend_pid()::integer as backend_pid,
     current_setting('plan_cache_mode')::text as plan_cache_mode,
     coalesce(
         (

@@ -2537,7 +2537,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":one",
         text=session.READ_SESSION,
         header={
-            "purpose": "whether the settings that a worker asks for at connection time took effect (a pooler in between drops them), and which schema version the database has.",
+            "purpose": "whether the session is the worker alone: a pooler in between drops the settings that were asked for at connection time, and announces another process than the one that answers. And which schema version the database has.",
             "callers": "jobs.worker.link, once after each connect",
             "tx": "own autocommitted statement",
             "locks": "none",
@@ -2549,6 +2549,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
         },
         params=(),
         columns=(
+            Column(
+                name="backend_pid",
+                field="backend_pid",
+                sql_type="integer",
+                nullable=False,
+                null_elements=False,
+            ),
             Column(
                 name="plan_cache_mode",
                 field="plan_cache_mode",
@@ -2565,7 +2572,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/session.sql",
-        sha256="215d2de773e5fc10d1021e982b2e436a2f619b74f870d2d62e87e1a2f22ec0ee",
+        sha256="8ab552651fa8c4fbe535d9eb77b23f305ceac269c1cdef0af653c721353c1d4e",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",

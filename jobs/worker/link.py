@@ -131,7 +131,7 @@ class Target:
             session = await read_session_async(conn)
         except psycopg.errors.UndefinedTable as error:
             raise _not_installed() from error
-        conn.prepare_threshold = self._threshold(session)
+        conn.prepare_threshold = self._threshold(session, conn.info.backend_pid)
 
     def check(self, conn: psycopg.Connection[Any]) -> None:
         """As `check_async`, for the renewal thread."""
@@ -139,17 +139,20 @@ class Target:
             session = read_session(conn)
         except psycopg.errors.UndefinedTable as error:
             raise _not_installed() from error
-        conn.prepare_threshold = self._threshold(session)
+        conn.prepare_threshold = self._threshold(session, conn.info.backend_pid)
 
-    def _threshold(self, session: ReadSessionRow | None) -> int | None:
+    def _threshold(self, session: ReadSessionRow | None, announced_pid: int) -> int | None:
         version = session.schema_version if session else 0
         if version < SCHEMA_VERSION:
             raise SchemaOutdated(
                 f"the database has schema version {version}, this worker needs {SCHEMA_VERSION}"
             )
-        # Without our settings there is a pooler in between, and the next statement may reach
-        # another session than the one that has prepared it.
-        if self.prepare and session and session.plan_cache_mode == "force_generic_plan":
+        # Behind a pooler the next statement may reach another session than the one that prepared it.
+        # A pooler announces a process of its own making. And without our settings, which it drops,
+        # a plan made once may be a bad one.
+        own = session is not None and session.backend_pid == announced_pid
+        settled = session is not None and session.plan_cache_mode == "force_generic_plan"
+        if self.prepare and own and settled:
             return 0
         logger.info(
             "connected through a pooler: statements are not prepared and planned at each call",
