@@ -13,6 +13,7 @@ from bench import report
 from bench.bars import BARS, Bar
 from bench.environments import UnavailableError, environment, interpreter
 from bench.figures import Figure, Summary, by_round, ratios
+from bench.layers import by_layer
 from bench.measures.latency import percentile
 from bench.measures.snapshot import by_fifth, slopes
 from bench.pgbench import cycle
@@ -160,3 +161,18 @@ class TestEnvironments:
         with pytest.raises(UnavailableError, match="No matching distribution found for a==1"):
             environment(tmp_path, "x", ("a==1",))
         assert not (tmp_path / "x" / "installed").exists()
+
+
+def test_a_sample_is_booked_to_the_innermost_layer_that_is_known() -> None:
+    loop = "run (runners.py:1);_run_once (asyncio/base_events.py:2)"
+    samples = [
+        f"{loop} 5",
+        f"{loop};begin (jobs/worker/crew.py:3);create_task (asyncio/base_events.py:4) 3",
+        f"{loop};settle_jobs_async (jobs_sql/settle.py:1);uuid (jobs_sql/_encode.py:2) 2",
+        "",
+    ]
+    assert by_layer(samples) == {
+        "event loop: callbacks, steps of tasks": 5,
+        "making tasks": 3,
+        "arguments as text": 2,
+    }
