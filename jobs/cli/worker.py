@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
@@ -101,16 +102,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         runner.run(worker.run(until_idle=args.until_idle))
     finally:
-        _exit_in_time()
-        runner.close()
+        with _ended_in_time():
+            runner.close()
     return 0
 
 
-def _exit_in_time() -> None:
-    """See to it that the process ends, now that the worker has stopped.
+@contextlib.contextmanager
+def _ended_in_time() -> Iterator[None]:
+    """End the process if the block, which closes the event loop, takes too long.
 
-    An orderly exit waits without an end for a job function that does not stop, be it asynchronous
-    or in a thread of ``asyncio.to_thread``. It was given its time, and its job is no longer ours.
+    It waits without an end for a job function that does not stop, be it asynchronous or in a thread
+    of ``asyncio.to_thread``. That was given its time, and its job is no longer ours.
     """
 
     def end() -> None:
@@ -124,6 +126,10 @@ def _exit_in_time() -> None:
     timer = threading.Timer(_EXIT_GRACE, end)
     timer.daemon = True
     timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

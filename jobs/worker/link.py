@@ -147,9 +147,9 @@ class Target:
             raise SchemaOutdated(
                 f"the database has schema version {version}, this worker needs {SCHEMA_VERSION}"
             )
-        # Behind a pooler the next statement may reach another session than the one that prepared it.
-        # A pooler announces a process of its own making. And without our settings, which it drops,
-        # a plan made once may be a bad one.
+        # Behind a pooler the next statement may reach a session that has not prepared it. A pooler
+        # announces a process of its own making. And without our settings, which it drops, a plan
+        # made once may be a bad one.
         own = session is not None and session.backend_pid == announced_pid
         settled = session is not None and session.plan_cache_mode == "force_generic_plan"
         if self.prepare and own and settled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import time
@@ -51,6 +52,7 @@ def note(run: jobs.Run, what: str) -> None:
         try:
             if conn is None or conn.closed:
                 conn = _local.conn = psycopg.connect(events_dsn(), autocommit=True)
+                atexit.register(conn.close)
             conn.execute(
                 "insert into public.event (pid, job, claims, attempt, what)"
                 " values (%s, %s, %s, %s, %s)",
@@ -155,3 +157,9 @@ async def fail_once(input: Nap, run: jobs.Run) -> None:
     if run.attempt == 1:
         raise RuntimeError(f"{input.label}: the first attempt fails")
     note(run, "end")
+
+
+@job(queue="other")
+async def elsewhere(_: Nap, run: jobs.Run) -> None:
+    """Of another queue."""
+    note(run, "start")
