@@ -2572,7 +2572,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/session.sql",
-        sha256="8ab552651fa8c4fbe535d9eb77b23f305ceac269c1cdef0af653c721353c1d4e",
+        sha256="1590aaa25b90a1d988e297746eca41f36523552cdd65d395148fd652abf69549",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",
