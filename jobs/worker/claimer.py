@@ -154,6 +154,8 @@ class Claimer:
         )
 
     def _report(self, error: Exception) -> None:
+        if self._stopping:
+            return  # most likely we have cancelled it, and nobody misses it
         expected = isinstance(error, _EXPECTED)
         logger.log(
             logging.WARNING if expected else logging.ERROR,

@@ -28,6 +28,8 @@ class Crew:
         self._executor = executor
         self._ended = ended
         self._jobs: dict[asyncio.Task[None], Held] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -42,6 +44,7 @@ class Crew:
             raise
         job.task = task
         self._jobs[task] = job
+        self._empty.clear()
         task.add_done_callback(functools.partial(self._done, job))
 
     def lose(self, job: Held) -> bool:
@@ -69,16 +72,14 @@ class Crew:
             hurry: Ends that wait.
             grace: Seconds for the cancelled ones to end.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        hurried = asyncio.create_task(hurry.wait(), name="jobs:hurry")
+        waits = [
+            asyncio.create_task(event.wait(), name="jobs:drained") for event in (self._empty, hurry)
+        ]
         try:
-            while self._jobs and not hurried.done() and (left := deadline - loop.time()) > 0:
-                await asyncio.wait(
-                    {hurried, *self._jobs}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            hurried.cancel()
+            for wait in waits:
+                wait.cancel()
         for task, job in list(self._jobs.items()):
             if job.stop_reason is None:
                 job.stop_reason = "drain"
@@ -101,6 +102,8 @@ class Crew:
 
     def _done(self, job: Held, task: asyncio.Task[None]) -> None:
         del self._jobs[task]
+        if not self._jobs:
+            self._empty.set()
         if task.cancelled():
             # Before its first step, or after its last: the outcome stands if there is one.
             if job.outcome is None and job.stop_reason in (None, "drain"):

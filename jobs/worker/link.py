@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -304,6 +304,9 @@ class Link:
             raise
         finally:
             self._task = None
+            # A task that was cancelled while it connected keeps its frames, and they the socket:
+            # not for as long as somebody keeps the exception, which leads to this frame.
+            del task
 
     def _usable_after(self, error: BaseException) -> bool:
         """Whether the next statement may use the connection that this one failed on.
@@ -329,6 +332,39 @@ class Link:
         if conn is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 await conn.close()
+
+
+async def open_links(links: Iterable[Link], unless: asyncio.Event) -> bool:
+    """Open connections; return False, with some of them open, if the event is set before that.
+
+    Raises what `Link.open` raises.
+    """
+
+    async def open_all() -> None:
+        for link in links:
+            await link.open()
+
+    opening = asyncio.create_task(open_all(), name="jobs:open")
+    stopped = asyncio.create_task(unless.wait(), name="jobs:stop")
+    try:
+        await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        opening.cancel()
+        await asyncio.wait({opening})
+    try:
+        if opening.cancelled():
+            return False
+        opening.result()
+        return True
+    finally:
+        del opening, stopped
+
+
+async def close_links(links: Iterable[Link]) -> None:
+    """Close connections; never raises."""
+    for link in links:
+        await link.close()
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -21,7 +21,7 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.execution import Executor
 from jobs.worker.held import Held, Holding, Outcome, hold
-from jobs.worker.link import Link, Target
+from jobs.worker.link import Link, Target, close_links, open_links
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.signals import on_stop_signal
@@ -103,7 +103,7 @@ class Worker:
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and begin to claim.
+        """Connect and begin to claim. Where a stop comes first the worker is stopped.
 
         Raises:
             DatabaseUnreachable: No session can be opened.
@@ -121,19 +121,22 @@ class Worker:
                 fix="Run the worker with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop).",
             )
         self._stats.state = "starting"
-        claims, settles = Link(self._target), Link(self._target)
+        links = (Link(self._target), Link(self._target))
         try:
-            await claims.open()
-            await settles.open()
+            opened = await open_links(links, self._stopping)
+            if opened:
+                self._begin(*links)
         except BaseException as error:
-            await claims.close()
-            await settles.close()
+            await close_links(links)
             self._stats.state = "idle"
             if isinstance(error, psycopg.Error | TimeoutError | OSError):
                 cause = f"worker {self.name} cannot connect: {' '.join(str(error).split())}"
                 raise DatabaseUnreachable(cause) from error
             raise
-        self._begin(claims, settles)
+        if not opened:
+            await close_links(links)
+            self._stats.state = "stopped"
+            return
         logger.info(
             "worker %s serves %s with %d jobs",
             self.name,
@@ -323,7 +326,8 @@ class Worker:
             )
         elif verdict == "repeated" and job.run._completion_landed:
             stats.completed += 1
-            if outcome is not None and outcome.error_type != CompletionRolledBack.__qualname__:
+            error = outcome.error_type if outcome is not None else None
+            if error not in (None, CompletionRolledBack.__qualname__):
                 logger.warning(
                     "job %s (%s) stays completed: its function went wrong after run.complete() had "
                     "been committed",
@@ -427,6 +431,5 @@ class Worker:
         self._settle_task.cancel()
         await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
         await self._renewer.stop()
-        for link in self._links:
-            await link.close()
+        await close_links(self._links)
         self._stats.state = "stopped"

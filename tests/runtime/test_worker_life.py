@@ -633,6 +633,21 @@ async def test_a_start_without_a_database_says_so() -> None:
     assert not threads()
 
 
+async def test_a_start_without_a_thread_for_renewals_leaves_nothing(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with leaving_nothing(database):
+        worker = make(database, Gate().job)
+        with monkeypatch.context() as context:
+            context.setattr(threading.Thread, "start", none_left)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await worker.start()
+        assert worker.stats().state == "idle"
+
+
 async def test_a_start_without_the_schema_says_so(database: str) -> None:
     execute(database, "alter schema jobs rename to elsewhere")
     async with leaving_nothing(database):
