@@ -494,3 +494,28 @@ async def test_many_completions_beside_renewals(database: str) -> None:
     assert worker.stats().retried == 0
     assert sorted(effects(database)) == sorted(ids)
     assert sorted(ends) == sorted(ids)
+
+
+async def test_a_stricter_transaction_fails_like_any_update_would(
+    database: str, pool: AsyncConnectionPool
+) -> None:
+    """A renewal has touched the row since its snapshot; nothing is committed, and it is retried."""
+
+    @job()
+    async def strict(_: Input, run: jobs.Run) -> None:
+        async with pool.connection() as conn:
+            level = psycopg.IsolationLevel.REPEATABLE_READ if run.attempt == 1 else None
+            await conn.set_isolation_level(level)
+            async with conn.transaction():
+                await write(conn, run)
+                before = table.live(run.id).lease_expires_at
+                if run.attempt == 1:
+                    await until(lambda: table.live(run.id).lease_expires_at > before, "a renewal")
+                await run.complete(conn)
+
+    table = Table(database)
+    (one,) = table.enqueue(strict)
+    await make(database, strict, lease=timedelta(seconds=1)).run_until_idle()
+    assert [attempt.error_type for attempt in table.attempts(one)] == ["SerializationFailure"]
+    assert table.settled(one).state == "completed"
+    assert effects(database) == [one]
