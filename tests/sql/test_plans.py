@@ -34,6 +34,7 @@ Conn = Connection[Any]
 
 AS_OUR_WORKERS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
 BATCH = 100
+SLOW = [pytest.mark.slow, pytest.mark.timeout(300)]
 THREE_QUEUES = {"q1": 4, "q2": 3, "q3": 3}
 
 
@@ -42,8 +43,8 @@ THREE_QUEUES = {"q1": 4, "q2": 3, "q3": 3}
     params=[
         pytest.param((60_000, True), id="60k-analysed"),
         pytest.param((60_000, False), id="60k-unanalysed"),
-        pytest.param((500_000, True), marks=pytest.mark.slow, id="500k-analysed"),
-        pytest.param((500_000, False), marks=pytest.mark.slow, id="500k-unanalysed"),
+        pytest.param((500_000, True), marks=SLOW, id="500k-analysed"),
+        pytest.param((500_000, False), marks=SLOW, id="500k-unanalysed"),
     ],
 )
 def loaded(clones: Clones, request: pytest.FixtureRequest) -> Iterator[str]:
@@ -318,30 +319,32 @@ class TestEnqueue:
         assert plan.buffers < 10 * 10, str(plan)
 
 
+@pytest.fixture(scope="module")
+def millions(clones: Clones) -> Iterator[str]:
+    """DSN of a database with 5 million jobs due next month and 1 million finished ones."""
+    with clones.clone() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            never_analysed(conn)
+            load_jobs(conn, 5_000_000, queues=10_000, due=0.0)
+            load_settled(conn, 1_000_000, queues=10_000)
+            conn.execute(
+                """
+                update jobs.job set available_at = now() - interval '1 second'
+                where id = any(array(
+                    (select id from jobs.job where queue = 'q17' limit 10)
+                    union all (select id from jobs.job where queue = 'q4711' limit 6)
+                    union all (select id from jobs.job where queue = 'q9999' limit 4)
+                ))
+                """
+            )
+        yield dsn
+
+
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.timeout(900)
 class TestMillionsWaitingForLater:
     """O-45: 5 million due next month, 1 million finished, 20 due now in 3 of 10,000 queues."""
-
-    @pytest.fixture(scope="class")
-    def millions(self, clones: Clones) -> Iterator[str]:
-        with clones.clone() as dsn:
-            with psycopg.connect(dsn, autocommit=True) as conn:
-                never_analysed(conn)
-                load_jobs(conn, 5_000_000, queues=10_000, due=0.0)
-                load_settled(conn, 1_000_000, queues=10_000)
-                conn.execute(
-                    """
-                    update jobs.job set available_at = now() - interval '1 second'
-                    where id = any(array(
-                        (select id from jobs.job where queue = 'q17' limit 10)
-                        union all (select id from jobs.job where queue = 'q4711' limit 6)
-                        union all (select id from jobs.job where queue = 'q9999' limit 4)
-                    ))
-                    """
-                )
-            yield dsn
 
     @pytest.mark.parametrize("analysed", [False, True])
     def test_the_claim_of_the_twenty_touches_a_few_hundred_buffers(
@@ -358,4 +361,5 @@ class TestMillionsWaitingForLater:
                 probe.rollback()
             assert plan.rows == 20
             refuse_scans(plan)
-            assert plan.buffers < 400, str(plan)
+            # About 330; each run leaves the dead rows of its rollback to the next.
+            assert plan.buffers < 600, str(plan)

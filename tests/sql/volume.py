@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +25,14 @@ def load_jobs(conn: Connection[Any], count: int, *, queues: int = 50, due: float
             id, run_id, queue, name, max_attempts, priority, available_at, idempotency_key,
             unique_key, input
         )
-        select gen_random_uuid(), gen_random_uuid(), 'q' || i %% %(queues)s, 'n' || i %% 7, 3,
+        select
+            -- In order, as UUIDs of version 7 are.
+            (
+                lpad(to_hex(%(stamp)s + i), 12, '0') || '7'
+                || substr(md5((%(stamp)s + i)::text), 1, 3) || '8'
+                || substr(md5((%(stamp)s + i)::text), 4, 15)
+            )::uuid,
+            gen_random_uuid(), 'q' || i %% %(queues)s, 'n' || i %% 7, 3,
             i / 7 %% 4,
             case
                 when random() < %(due)s then now() - random() * interval '1 day'
@@ -35,7 +43,7 @@ def load_jobs(conn: Connection[Any], count: int, *, queues: int = 50, due: float
             '{"path": "/srv/data/incoming/2026/11/30/0001.csv"}'
         from generate_series(1, %(count)s) as s (i)
         """,
-        {"count": count, "queues": queues, "due": due},
+        {"count": count, "queues": queues, "due": due, "stamp": secrets.randbelow(2**40)},
     )
 
 
