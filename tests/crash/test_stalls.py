@@ -97,12 +97,6 @@ def test_a_wrong_clock_changes_nothing(bench: Bench, shift: str) -> None:
     """O-06: only durations cross from a worker to the database."""
     if shutil.which("faketime") is None:
         pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
-    now = bench.enqueue(app.nap, 0.1, count=20)
-    later = [
-        app.nap.enqueue(bench.conn, app.Nap(), delay=timedelta(seconds=1)).id for _ in range(5)
-    ]
-    again = bench.enqueue(app.fail_once, 0, count=5)
-    long = bench.enqueue(app.nap, 3, count=2)
     workers = [
         bench.worker(
             prefix=("env", "FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "-f", shift)
@@ -116,6 +110,12 @@ def test_a_wrong_clock_changes_nothing(bench: Bench, shift: str) -> None:
         worker.wait_for_output(" serves ")
     times = [datetime.fromisoformat(worker.output()[:19]) for worker in workers]
     assert abs(times[0] - times[1]) > timedelta(minutes=9), "else this test tests nothing"
+    now = bench.enqueue(app.nap, 0.1, count=20)
+    later = [
+        app.nap.enqueue(bench.conn, app.Nap(), delay=timedelta(seconds=1)).id for _ in range(5)
+    ]
+    again = bench.enqueue(app.fail_once, 0, count=5)
+    long = bench.enqueue(app.nap, 3, count=2)
     bench.all_settled()
     started = {event.pid for event in bench.events("start")}
     assert len(started) == 2, "both have worked"

@@ -29,6 +29,7 @@ from tests.runtime.working import (
     threads,
     until,
 )
+from tests.support.waiting import until as wait_until
 
 NO_TIME = timedelta(0)
 
@@ -490,8 +491,8 @@ def test_an_application_that_forgets_to_stop_its_worker(database: str) -> None:
 
     asyncio.run(prepare())
     asyncio.run(application())
-    assert not threads()
-    assert not sessions(database)
+    wait_until(lambda: not threads(), "the renewals to end")
+    wait_until(lambda: not sessions(database), "the sessions to end")
 
 
 async def test_one_outside_the_main_thread_is_told_to_leave_signals_alone(database: str) -> None:
