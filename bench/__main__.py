@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -65,16 +66,18 @@ def measure(
             say(f"== {name}")
             began, load = time.monotonic(), Load()
             run.figures.clear()
-            MEASURES[name](run)
-            context = {
-                "machine": describe(place.admin),
-                "sizes": dataclasses.asdict(sizes),
-                "versions": {each.name: each.versions for each in run.contestants},
-                "absent": run.absent,
-                "load": load.used(),
-                "seconds": time.monotonic() - began,
-            }
-            report.save(out, name, run.figures, context)
+            try:
+                MEASURES[name](run)
+            finally:  # an interrupted measurement keeps the rounds it has
+                context = {
+                    "machine": describe(place.admin),
+                    "sizes": dataclasses.asdict(sizes),
+                    "versions": {each.name: each.versions for each in run.contestants},
+                    "absent": run.absent,
+                    "load": load.used(),
+                    "seconds": time.monotonic() - began,
+                }
+                report.save(out, name, run.figures, context)
     parts = report.load(out, MEASURES)
     (out / "report.md").write_text(report.markdown(parts))
     return parts
@@ -103,6 +106,7 @@ def main(given: list[str] | None = None) -> int:
     sizes = QUICK if args.quick else FULL
     if args.rounds:
         sizes = dataclasses.replace(sizes, rounds=args.rounds)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     parts = measure(args.only, args.peers, sizes, args.out, args.cache)
     if not args.no_plot and (why := plot(parts, args.out, args.cache)):
         say(f"no report.png: {why}")

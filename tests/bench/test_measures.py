@@ -139,3 +139,17 @@ def test_a_report_keeps_the_files_of_other_runs(tmp_path: Path) -> None:
     for name in ("drain", "idle"):
         report.save(tmp_path, name, [Figure(name, "x", OURS, "u", 1.0)], context)
     assert [part["measure"] for part in report.load(tmp_path, MEASURES)] == ["drain", "idle"]
+
+
+def test_an_interrupted_measurement_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(run: Run) -> None:
+        run.add(Figure("idle", "statements", OURS, "a minute", 30.0))
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MEASURES, "idle", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(["idle"], [], TINY, tmp_path, tmp_path / "environments")
+    (part,) = report.load(tmp_path, ["idle"])
+    assert [each["value"] for each in part["figures"]] == [30.0]
