@@ -15,7 +15,7 @@ from bench.environments import UnavailableError, environment, interpreter
 from bench.figures import Figure, Summary, by_round, ratios
 from bench.layers import by_layer
 from bench.measures.latency import percentile
-from bench.measures.snapshot import by_fifth, slopes
+from bench.measures.snapshot import at_the_end, by_fifth, slopes
 from bench.pgbench import cycle
 from bench.run import OURS, PEERS
 from bench.subjects.drive import load
@@ -105,6 +105,8 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 def test_rates_over_time() -> None:
     assert slopes([(0, 0.0), (10, 100.0), (10, 120.0), (30, 300.0)]) == [10.0, 9.0]
+    assert at_the_end([(0, 0.0), (70, 700.0), (80, 800.0), (95, 900.0), (100, 1000.0)]) == 10.0
+    assert at_the_end([(0, 0.0), (100, 500.0)]) == 5.0
     assert by_fifth([n / 10 for n in range(51)]) == [10.0] * 5
 
 
