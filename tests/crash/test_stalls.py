@@ -72,26 +72,6 @@ def test_a_worker_that_slept_past_its_leases_learns_that_it_lost_them(bench: Ben
     assert second.returncode is None
 
 
-def test_a_single_worker_that_slept_does_not_run_its_job_twice_at_once(bench: Bench) -> None:
-    """It claims its own lapsed job again, and the older run of it has to end."""
-    (job,) = bench.enqueue(app.nap, 60)
-    worker = bench.worker("--drain", "0.2")
-    bench.wait_for("start")
-    worker.signal(signal.SIGSTOP)
-    until(
-        lambda: bench.rows("select 1 from jobs.job where lease_expires_at < clock_timestamp()"),
-        "the lease to lapse",
-    )
-    worker.signal(signal.SIGCONT)
-    bench.wait_for("start", 2)
-    (cancelled,) = bench.wait_for("cancelled")
-    assert cancelled.claims == 1
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
-    assert [event.claims for event in bench.events("cancelled")] == [1, 2]
-    assert bench.live(job).state == "ready"
-
-
 @pytest.mark.parametrize("shift", ["+10m", "-10m"])
 def test_a_wrong_clock_changes_nothing(bench: Bench, shift: str) -> None:
     """O-06: only durations cross from a worker to the database."""

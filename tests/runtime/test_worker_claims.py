@@ -115,8 +115,9 @@ async def test_a_free_slot_is_not_forgotten_while_another_queue_is_full(database
     table = Table(database)
     table.enqueue(short, 3)
     slow = {"poll": timedelta(milliseconds=20), "idle_poll": timedelta(seconds=30)}
-    async with serving(database, short, long, queues={"short": 1, "long": 1}, **slow):
-        await until(lambda: table.count_live() == 3, "the first to be claimed")
+    async with serving(database, short, long, queues={"short": 1, "long": 1}, **slow) as worker:
+        await until(lambda: worker.stats().claimed == 1, "the first to be claimed")
+        await asyncio.sleep(0.05)
         table.enqueue(long, 1)
         await until(lambda: len(ends) == 3, "the short ones to go on")
         gate.set()

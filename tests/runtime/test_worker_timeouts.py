@@ -282,6 +282,33 @@ async def test_a_job_that_ended_before_it_was_missed_is_refused(
     assert f"job {one} (short) was not recorded: its lease had been lost" in message
 
 
+async def test_a_job_that_its_own_worker_claims_again_runs_once_at_a_time(database: str) -> None:
+    """After a pause of the whole process, say: the claim may come before the renewal."""
+    running: list[int] = []
+    ended: list[int] = []
+
+    @job()
+    async def long(_: Input, run: jobs.Run) -> None:
+        running.append(run.claims)
+        try:
+            await asyncio.sleep(60 if run.claims == 1 else 0.2)
+        finally:
+            running.remove(run.claims)
+            ended.append(run.claims)
+
+    table = Table(database)
+    (one,) = table.enqueue(long)
+    async with serving(database, long, lease=timedelta(seconds=1)) as worker:
+        worker._renewer._renew = lambda _: True  # type: ignore[method-assign]
+        await until(lambda: running, "the start")
+        await until(lambda: table.settled(one), "the end")
+        assert running == []
+    assert ended == [1, 2], "the older one was cancelled when the other began"
+    assert worker.stats().lost == 1
+    assert table.settled(one).claims == 2
+    assert [a.error_type for a in table.attempts(one)] == ["LeaseLapsed"]
+
+
 async def test_a_job_removed_by_hand_is_lost(database: str) -> None:
     gone = asyncio.Event()
 
