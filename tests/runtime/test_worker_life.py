@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import signal
 import threading
 import time
@@ -16,6 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 
 import jobs
 from tests.runtime.working import (
+    Gate,
     Input,
     Table,
     execute,
@@ -34,28 +33,6 @@ from tests.support.waiting import until as wait_until
 NO_TIME = timedelta(0)
 
 
-def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """Messages of an event."""
-    return [r.getMessage() for r in caplog.records if getattr(r, "event", "") == event]
-
-
-class Gate:
-    """An asynchronous job that waits until it is let through."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.started: list[int] = []
-        self.ended: list[int] = []
-
-        @job(name="gated")
-        async def gated(input: Input) -> None:
-            self.started.append(input.n)
-            await self.open.wait()
-            self.ended.append(input.n)
-
-        self.job = gated
-
-
 async def test_a_block_serves_and_then_waits_for_what_runs(database: str) -> None:
     gate = Gate()
     table = Table(database)
@@ -70,38 +47,6 @@ async def test_a_block_serves_and_then_waits_for_what_runs(database: str) -> Non
     assert len(gate.ended) == 3
     assert [table.settled(one).state for one in ids] == ["completed"] * 3
     assert (worker.stats().completed, worker.stats().in_flight) == (3, 0)
-
-
-async def test_leaving_a_block_that_was_stopped_inside_does_not_hurry(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-    async with serving(database, gate.job) as worker:
-        await until(lambda: gate.started, "the start")
-        worker.stop()
-        asyncio.get_running_loop().call_later(0.3, gate.open.set)
-    assert table.settled(one).state == "completed"
-
-
-async def test_stopping_twice_hurries(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-    async with leaving_nothing(database):
-        worker = make(database, gate.job, drain=timedelta(hours=1))
-        await worker.start()
-        await until(lambda: gate.started, "the start")
-        worker.stop()
-        await asyncio.sleep(0.1)
-        assert worker.stats().state == "draining"
-        assert worker.stats().in_flight == 1
-        worker.stop()
-        await worker.wait()
-    row = table.live(one)
-    assert (row.state, row.attempt, row.claims) == ("ready", 0, 1)
-    assert worker.stats().released == 1
-    worker.stop()  # and once more, as late as can be
-    await worker.wait()
 
 
 async def test_nothing_more_is_claimed_while_draining(database: str) -> None:
@@ -150,41 +95,6 @@ async def test_stop_before_start(database: str) -> None:
     assert Table(database).live(one).claims == 0
 
 
-async def test_cancelling_run_hands_back_and_closes(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-    async with leaving_nothing(database):
-        worker = make(database, gate.job, drain=timedelta(hours=1))
-        running = asyncio.create_task(worker.run(signals=False))
-        await until(lambda: gate.started, "the start")
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert worker.stats().state == "stopped"
-    assert table.live(one).state == "ready"
-    assert table.live(one).attempt == 0
-
-
-async def test_cancelling_the_block_while_it_drains_hurries(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-
-    async def application() -> None:
-        async with make(database, gate.job, drain=timedelta(hours=1)):
-            await until(lambda: gate.started, "the start")
-
-    async with leaving_nothing(database):
-        running = asyncio.create_task(application())
-        await until(lambda: gate.started, "the start")
-        await asyncio.sleep(0.1)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    assert table.live(one).state == "ready"
-
-
 @pytest.mark.parametrize("steps", range(12))
 async def test_cancelling_a_start_leaves_nothing(database: str, steps: int) -> None:
     gate = Gate()
@@ -201,214 +111,6 @@ async def test_cancelling_a_start_leaves_nothing(database: str, steps: int) -> N
         else:
             worker.stop()
             await worker.wait()
-
-
-async def test_an_error_in_the_block_drains_first(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-
-    async def application() -> None:
-        async with serving(database, gate.job, drain=NO_TIME):
-            await until(lambda: gate.started, "the start")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await application()
-    assert table.live(one).state == "ready"
-
-
-async def test_a_job_may_stop_its_worker(database: str) -> None:
-    workers: list[jobs.Worker] = []
-
-    @job()
-    async def stops(_: Input) -> None:
-        workers[0].stop()
-        await asyncio.sleep(0.1)
-
-    table = Table(database)
-    (one,) = table.enqueue(stops)
-    async with leaving_nothing(database):
-        workers.append(make(database, stops))
-        await workers[0].run(signals=False)
-    assert table.settled(one).state == "completed"
-
-
-async def test_what_does_not_stop_is_named_and_left_to_its_lease(
-    database: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    let_go = threading.Event()
-    deaf: list[asyncio.Task[Any] | None] = []
-
-    @job()
-    async def stubborn(_: Input) -> None:
-        deaf.append(asyncio.current_task())
-        while not let_go.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.05)
-
-    @job()
-    def in_thread(_: Input) -> None:
-        let_go.wait()
-
-    table = Table(database)
-    ids = [table.enqueue(handle)[0] for handle in (stubborn, in_thread)]
-    worker = make(database, stubborn, in_thread, drain=NO_TIME)
-    await worker.start()
-    await until(lambda: worker.stats().claimed == 2 and deaf, "the starts")
-    asked = time.monotonic()
-    worker.stop()
-    with caplog.at_level(logging.ERROR, "jobs.worker"):
-        await worker.wait()
-    assert time.monotonic() - asked < 10, "a drain is bounded"
-    assert worker.stats().abandoned == 2
-    named = logged(caplog, "jobs.worker.abandoned")
-    assert len(named) == 2
-    assert any(f"{ids[0]} (stubborn) does not stop and is left to its lease" in m for m in named)
-    assert any(f"{ids[1]} (in_thread)" in m and "thread is still running" in m for m in named)
-    assert [table.live(one).state for one in ids] == ["running", "running"]
-    assert not sessions(database), "and nobody renews it"
-    assert tasks() == [f"job:stubborn:{ids[0]}"], "the thread does not keep the loop"
-    let_go.set()
-    await until(lambda: not tasks() and not threads(), "them to end")
-    assert [table.live(one).state for one in ids] == ["running", "running"], "and write nothing"
-
-
-async def test_what_ends_late_in_the_drain_still_settles(database: str) -> None:
-    """It swallows the cancellation, and is done before the worker is."""
-
-    @job()
-    async def finishes(_: Input) -> None:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0.5)
-
-    table = Table(database)
-    (one,) = table.enqueue(finishes)
-    async with serving(database, finishes, drain=NO_TIME) as worker:
-        await until(lambda: worker.stats().claimed, "the start")
-    assert table.settled(one).state == "completed", "returning says that the work is done"
-
-
-async def test_the_budget_is_all_the_time_there_is(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-    async with serving(database, gate.job, drain=timedelta(milliseconds=500)):
-        await until(lambda: gate.started, "the start")
-        asked = time.monotonic()
-    took = time.monotonic() - asked
-    assert took >= 0.5
-    assert table.live(one).state == "ready"
-
-
-async def test_jobs_cancelled_before_their_first_step_are_handed_back(database: str) -> None:
-    """Claimed, begun as tasks, and cancelled before the loop came to them."""
-    gate = Gate()
-    table = Table(database)
-    ids = table.enqueue(gate.job, 20)
-    async with leaving_nothing(database):
-        worker = make(database, gate.job, queues={"default": 20}, drain=NO_TIME)
-        await worker.start()
-        begin = worker._crew.begin
-
-        def begin_and_stop(held: Any) -> None:
-            begin(held)
-            worker.stop()
-            assert held.task is not None
-            held.stop_reason = "drain"
-            held.task.cancel()
-
-        worker._crew.begin = begin_and_stop  # type: ignore[method-assign]
-        await worker.wait()
-    assert gate.started == []
-    assert worker.stats().released == 20
-    assert {(table.live(one).state, table.live(one).attempt) for one in ids} == {("ready", 0)}
-
-
-async def test_a_task_that_somebody_else_cancels_costs_an_attempt_at_most(database: str) -> None:
-    gate = Gate()
-    table = Table(database)
-    (one,) = table.enqueue(gate.job)
-    async with serving(database, gate.job):
-        await until(lambda: gate.started, "the start")
-        (task,) = [t for t in asyncio.all_tasks() if t.get_name() == f"job:gated:{one}"]
-        task.cancel()
-        await until(lambda: len(gate.started) == 2, "the next attempt")
-        gate.open.set()
-        await until(lambda: table.settled(one), "the end")
-    (attempt,) = table.attempts(one)
-    assert attempt.error_message == "the job function was cancelled from within"
-
-
-async def test_a_function_that_cancels_its_own_task_and_returns(database: str) -> None:
-    """The cancellation comes when nothing is left to cancel: the work is done."""
-
-    @job()
-    async def odd(_: Input) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-
-    table = Table(database)
-    (one,) = table.enqueue(odd)
-    await make(database, odd).run_until_idle()
-    assert table.settled(one).state == "completed"
-
-
-async def test_until_idle_runs_what_is_due_and_leaves_the_rest(database: str) -> None:
-    calls: list[int] = []
-
-    @job()
-    async def fails_once(_: Input, run: jobs.Run) -> None:
-        calls.append(run.attempt)
-        if run.attempt == 1:
-            raise ValueError
-
-    @job(retry=jobs.Retry(attempts=2, delay=timedelta(hours=1)))
-    async def retries_later(_: Input) -> None:
-        raise ValueError
-
-    table = Table(database)
-    table.enqueue(fails_once, 30)
-    (later,) = table.enqueue(fails_once, delay=timedelta(hours=1))
-    (retrying,) = table.enqueue(retries_later)
-    async with leaving_nothing(database):
-        stats = await make(database, fails_once, retries_later).run_until_idle()
-    assert (stats.state, stats.completed, stats.retried) == ("stopped", 30, 31)
-    assert sorted(calls) == [1] * 30 + [2] * 30
-    assert table.live(later).claims == 0
-    assert table.live(retrying).attempt == 1
-
-
-async def test_idle_is_not_what_a_claim_saw_before_the_last_job_failed(database: str) -> None:
-    """Its retry is due now, and the claim that was on its way cannot have seen it."""
-    slow = asyncio.Event()
-
-    @job()
-    async def fails_once(_: Input, run: jobs.Run) -> None:
-        if run.attempt == 1:
-            await slow.wait()
-            raise ValueError
-
-    table = Table(database)
-    (one,) = table.enqueue(fails_once)
-    worker = make(database, fails_once)
-    worker._until_idle = True
-    async with worker:
-        claim = worker._claimer._claim
-
-        async def late_answer(room: dict[str, int], rescue: bool) -> list[Any]:
-            found = await claim(room, rescue)
-            if worker.stats().claimed and not found:
-                slow.set()
-                await until(lambda: not worker.stats().in_flight, "the retry to land")
-            return found
-
-        worker._claimer._claim = late_answer  # type: ignore[method-assign]
-        await worker.wait()
-    assert table.settled(one).state == "completed"
 
 
 async def test_two_workers_in_one_loop(database: str) -> None:
@@ -458,24 +160,6 @@ async def test_a_pool_is_asked_for_its_address_only(database: str) -> None:
             await until(lambda: not table.count_live(), "all to end")
 
 
-async def test_the_executor_of_the_application_may_be_full(database: str) -> None:
-    """Stopping needs no thread of it."""
-    loop = asyncio.get_running_loop()
-    let_go = threading.Event()
-    gate = Gate()
-    async with leaving_nothing(database):
-        worker = make(database, gate.job)
-        await worker.start()
-        full = [loop.run_in_executor(None, let_go.wait) for _ in range(64)]
-        worker.stop()
-        try:
-            async with asyncio.timeout(10):
-                await worker.wait()
-        finally:
-            let_go.set()
-            await asyncio.gather(*full)
-
-
 def test_an_application_that_forgets_to_stop_its_worker(database: str) -> None:
     """The loop ends, and so do its renewals: the jobs are free for others after their leases."""
     gate: list[Gate] = []
@@ -512,11 +196,8 @@ async def test_one_outside_the_main_thread_is_told_to_leave_signals_alone(databa
 class NoSignals(asyncio.SelectorEventLoop):
     """A loop as on Windows."""
 
-    def add_signal_handler(self, *_: Any) -> None:
-        raise NotImplementedError
-
-    def remove_signal_handler(self, *_: Any) -> bool:
-        raise NotImplementedError
+    add_signal_handler = asyncio.AbstractEventLoop.add_signal_handler
+    remove_signal_handler = asyncio.AbstractEventLoop.remove_signal_handler
 
 
 @pytest.mark.parametrize("loop_factory", [NoSignals, asyncio.SelectorEventLoop])

@@ -18,7 +18,18 @@ from devkit import postgres
 from devkit.proxy import Proxy
 from jobs.worker import claimer, link, settler
 from jobs.worker.link import Target
-from tests.runtime.working import Input, Table, execute, job, make, serving, sessions, tasks, until
+from tests.runtime.working import (
+    Input,
+    Table,
+    execute,
+    job,
+    make,
+    rows,
+    serving,
+    sessions,
+    tasks,
+    until,
+)
 from tests.support.server import Clones
 
 LONG = timedelta(seconds=30)
@@ -189,6 +200,40 @@ async def test_a_renewal_that_hangs_between_connecting_and_its_first_statement(
         )
         bodies.may_end.set()
         await until(lambda: worker.stats().completed, "the end")
+    assert bodies.runs == [1]
+
+
+@pytest.mark.serial
+async def test_a_lease_stays_well_above_its_end_on_a_slow_network(
+    database: str, proxy: Proxy, through: str
+) -> None:
+    """O-05: 50 ms for every statement there and back, and it never falls under a third."""
+    proxy.delay(0.025)
+    bodies = Bodies()
+    table = Table(database)
+    (one,) = table.enqueue(bodies.job)
+    left: list[float] = []
+    expiries: set[object] = set()
+    lease = timedelta(seconds=2)
+    async with (
+        serving(database, bodies.job, dsn=through, lease=lease) as worker,
+        make(through, bodies.job, lease=lease) as other,
+    ):
+        await until(lambda: bodies.runs, "the start")
+        while len(expiries) < 6:
+            (row,) = rows(
+                database,
+                "select lease_expires_at, extract(epoch from lease_expires_at - clock_timestamp())"
+                " as left from jobs.job where id = %s",
+                one,
+            )
+            left.append(float(row.left))
+            expiries.add(row.lease_expires_at)
+            await asyncio.sleep(0.01)
+        bodies.may_end.set()
+        await until(lambda: not table.count_live(), "the end")
+        await until(lambda: worker.stats().completed + other.stats().completed, "the answer")
+    assert min(left) > lease.total_seconds() / 3
     assert bodies.runs == [1]
 
 

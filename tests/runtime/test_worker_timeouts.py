@@ -14,15 +14,10 @@ from uuid import UUID
 import pytest
 
 import jobs
-from tests.runtime.working import Input, Table, execute, job, make, serving, until
+from tests.runtime.working import Input, Table, execute, job, logged, make, serving, until
 
 SOON = timedelta(milliseconds=150)
 ONCE = jobs.Retry(attempts=1)
-
-
-def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """Messages of an event."""
-    return [r.getMessage() for r in caplog.records if getattr(r, "event", "") == event]
 
 
 async def end_of(database: str, handle: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+import pytest
 from psycopg import Connection
 from psycopg.rows import namedtuple_row
 from pydantic import BaseModel
@@ -94,6 +95,28 @@ async def serving(
     """
     async with leaving_nothing(database), make(dsn or database, *handles, **options) as worker:
         yield worker
+
+
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """Messages of an event."""
+    return [r.getMessage() for r in caplog.records if getattr(r, "event", "") == event]
+
+
+class Gate:
+    """An asynchronous job that waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.started: list[int] = []
+        self.ended: list[int] = []
+
+        @job(name="gated")
+        async def gated(input: Input) -> None:
+            self.started.append(input.n)
+            await self.open.wait()
+            self.ended.append(input.n)
+
+        self.job = gated
 
 
 async def until(condition: Callable[[], Any], what: str) -> Any:
