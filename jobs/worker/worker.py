@@ -157,7 +157,7 @@ class Worker:
             claims, self.config, self._take, self._choked, self._busy, self._idle
         )
         self._renewer = Renewer(
-            self._target, self._holding, self.name, self.config.lease, self._lost
+            self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
         )
         self._renewer.start()
         self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
@@ -334,6 +334,13 @@ class Worker:
                     *about,
                     extra=extra | {"event": "jobs.run.failed_after_completion"},
                 )
+        elif state == "cancelled" or (outcome is not None and outcome.kind == "cancelled"):
+            stats.cancelled += 1
+            logger.info(
+                "job %s (%s) ended as cancelled",
+                *about,
+                extra=extra | {"event": "jobs.worker.cancelled"},
+            )
         elif outcome is None or outcome.kind == "released":
             stats.released += 1
         elif outcome.kind == "completed":
