@@ -42,6 +42,7 @@ class Threads:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        future.add_done_callback(_look_at)
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -80,6 +81,12 @@ class Threads:
             del future, context, fn, result, error
             if closed:
                 return
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Look at the exception of a call that nobody may be waiting for any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

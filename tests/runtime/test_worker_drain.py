@@ -147,6 +147,7 @@ async def test_what_does_not_stop_is_named_and_left_to_its_lease(
     @job()
     def in_thread(_: Input) -> None:
         let_go.wait()
+        raise ValueError("when nobody listens any more")
 
     table = Table(database)
     ids = [table.enqueue(handle)[0] for handle in (stubborn, in_thread)]
@@ -169,6 +170,8 @@ async def test_what_does_not_stop_is_named_and_left_to_its_lease(
     let_go.set()
     await until(lambda: not tasks() and not threads(), "them to end")
     assert [table.live(one).state for one in ids] == ["running", "running"], "and write nothing"
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 async def test_what_ends_late_in_the_drain_still_settles(database: str) -> None:
