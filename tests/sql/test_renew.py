@@ -177,12 +177,12 @@ class TestOthersHoldTheRow:
 
 @pytest.mark.lone  # what other databases hold open decides when a page is pruned
 class TestCost:
-    def test_every_renewal_is_heap_only(self, conn: Conn) -> None:
-        held = [running(conn) for _ in range(50)]
-        updates, hot = self.updates(conn)
+    def test_every_renewal_is_heap_only(self, quiet: Conn) -> None:
+        held = [running(quiet) for _ in range(50)]
+        updates, hot = self.updates(quiet)
         for _ in range(10):
-            assert renew(conn, held) == ["renewed"] * 50
-        after, hot_after = self.updates(conn)
+            assert renew(quiet, held) == ["renewed"] * 50
+        after, hot_after = self.updates(quiet)
         assert (after - updates, hot_after - hot) == (500, 500)
 
     def updates(self, conn: Conn) -> tuple[int, int]:

@@ -7,7 +7,6 @@ page images: they depend on the last checkpoint and not on the statement.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,9 +81,9 @@ class Steps:
 
 
 @pytest.fixture(params=[60, KILOBYTE, MEGABYTE], ids=["60-bytes", "1-kB-inline", "1-MB-toasted"])
-def steps(conn: Conn, request: pytest.FixtureRequest) -> Steps:
+def steps(quiet: Conn, request: pytest.FixtureRequest) -> Steps:
     """Jobs of three sizes."""
-    return Steps(conn, request.param)
+    return Steps(quiet, request.param)
 
 
 def test_the_payload_is_written_at_the_enqueue_and_at_the_end_only(steps: Steps) -> None:
@@ -111,30 +110,30 @@ def test_a_bad_end_writes_it_once_more_too(steps: Steps, outcome: str) -> None:
 
 
 @pytest.mark.parametrize("size", [KILOBYTE, MEGABYTE])
-def test_a_rescue_does_not_write_it_and_a_burial_does(conn: Conn, size: int) -> None:
-    steps = Steps(conn, size)
+def test_a_rescue_does_not_write_it_and_a_burial_does(quiet: Conn, size: int) -> None:
+    steps = Steps(quiet, size)
     steps.enqueue()
-    conn.execute("update jobs.job set max_attempts = 2 where queue = 'q'")
+    quiet.execute("update jobs.job set max_attempts = 2 where queue = 'q'")
     steps.claim()
     lapse = """
         update jobs.job set lease_expires_at = now(), rescue_at = now() where state = 'running'
     """
-    conn.execute(lapse)
+    quiet.execute(lapse)
     asked = claiming({"q": steps.count}, rescue=True)
     assert steps.a_job("ClaimJobs", asked) < CLAIM + 600
-    conn.execute(lapse)
+    quiet.execute(lapse)
     assert size < steps.a_job("ClaimJobs", asked) < 1.15 * size + 1200
 
 
 @pytest.mark.parametrize("size", [900, 1300, 1700, 1850])
 def test_on_the_edge_of_the_page_format_it_is_written_once_in_a_life(
-    connect: Callable[..., Conn], size: int
+    quiet: Conn, size: int
 ) -> None:
     """A row that grows over 2 kB by its worker's name or its last error moves its payload out.
 
     PostgreSQL decides so, at the update that crosses the line, and no later one writes it again.
     """
-    steps = Steps(connect(), size)
+    steps = Steps(quiet, size)
     message = secrets.token_urlsafe(750)[:1000]
 
     def lives() -> list[float]:
