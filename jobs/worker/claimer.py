@@ -141,7 +141,7 @@ class Claimer:
             self._woken.clear()
             try:
                 await self._run_errands()
-                wait = await self._pass()
+                wait = 0.0 if self._stopping else await self._pass()
             except Exception as error:  # the loop outlives whatever one claim raises
                 self._report(error)
                 wait = self._pace.failed()

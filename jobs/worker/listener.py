@@ -113,9 +113,11 @@ class Listener:
 
     async def stop(self) -> None:
         """Close the session. Waits a few seconds at most, and not for the server."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=_STOP_GRACE)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_STOP_GRACE)
+            del task  # one that was cancelled while it connected keeps the socket
         await self._link.close()
 
     async def _run(self) -> None:

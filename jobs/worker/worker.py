@@ -167,14 +167,14 @@ class Worker:
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost
         )
-        self._listener: Listener | None = None
-        if self._listen_target is not None and not self._until_idle:  # that one never waits
-            self._listener = Listener(self._listen_target, self._claimer, self.name)
-            self._listener.start()
         self._renewer.start()
         self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
         self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
+        self._listener: Listener | None = None
+        if self._listen_target is not None and not self._until_idle:  # that one never waits
+            self._listener = Listener(self._listen_target, self._claimer, self.name)
+            self._listener.start()
         self._stats.state = "running"
         if self._stopping.is_set():
             self._claimer.stop()
