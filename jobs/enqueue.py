@@ -329,6 +329,8 @@ def guard_for_many(target: Target, rows: Sequence[Row]) -> Guard:
 def copy_many(target: Target, rows: Iterable[Row]) -> Plan[int]:
     """Send rows through COPY as they come; return their number. Nothing if one of them raises."""
     count = yield from call(sql.copy_jobs, sql.copy_jobs_async, _copied(target, rows))
+    if count:
+        yield from call(sql.wake_queue, sql.wake_queue_async, queue=target.queue)
     return count
 
 

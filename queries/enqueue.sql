@@ -1,50 +1,94 @@
 -- name: EnqueueJob :one
--- purpose: insert one job, unless its id or its idempotency key is taken.
+-- purpose: insert one job, unless its id or its idempotency key is taken, and wake a worker if none
+--     was told of this queue lately.
 -- callers: jobs.enqueue (JobHandle.enqueue), at most twice a call
 -- tx: the transaction of the caller
--- locks: the new row. Waits only for an open transaction that inserts, or is ending, a job of the
---     same id or the same (name, tenant, idempotency key), and for the moment in which one is
---     claimed, renewed or settled.
--- index: job_pkey, job_unique_idx; settled_pkey for a supplied id
+-- locks: the new rows; one of jobs.wake meets nobody. Waits only for an open transaction that
+--     inserts, or is ending, a job of the same id or the same (name, tenant, idempotency key), and
+--     for the moment in which one is claimed, renewed or settled.
+-- index: job_pkey, job_unique_idx, wake_queue_idx; settled_pkey for a supplied id
 -- fence: none, nobody holds the job yet
 -- clock: clock_timestamp(), so that a long transaction does not backdate its jobs
 -- rows: the id, or nothing where the id or the key is taken: FindEnqueued then says by whom
--- cost: one heap insert and two or three index inserts
+-- cost: one heap insert and two or three index inserts, and one index probe; now and then another
+--     heap insert with two index inserts
 -- errors: lock timeout, deadlock or serialization failure while waiting for the same key
-insert /* jobs:enqueue_job */ into jobs.job (
-    id, run_id, queue, name, tenant, priority, available_at, max_attempts, dead_letter,
-    idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by, input
+-- notify: jobs_wake with the queue as payload, for a new job that is due within 5 s, unless a
+--     committed row of jobs.wake says that the queue was woken in the last 50 to 250 ms (random, so
+--     that sessions do not fire together). About a dozen a second and queue, however many enqueue;
+--     workers look again for a while after each. A serializable transaction always notifies: the
+--     look would make it fail with others that look. Never while half of the notification queue of
+--     the server is taken, nor where the setting jobs.wake is off.
+with /* jobs:enqueue_job */ added as (
+    insert into jobs.job (
+        id, run_id, queue, name, tenant, priority, available_at, max_attempts, dead_letter,
+        idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by, input
+    )
+    select
+        @id::uuid,
+        @run_id::uuid,
+        @queue::text,
+        @name::text,
+        @tenant::text,
+        @priority::smallint,
+        coalesce(sqlc.narg('run_at')::timestamptz, clock_timestamp() + @delay::interval),
+        @max_attempts::bigint,
+        @dead_letter::boolean,
+        @idempotency_scope::text,
+        sqlc.narg('idempotency_key')::text,
+        sha256(convert_to(sqlc.narg('idempotency_key')::text, 'UTF8')),
+        sqlc.narg('traceparent')::text,
+        sqlc.narg('enqueued_by')::text,
+        @input::json
+    where
+        not @id_supplied::boolean
+        or not exists (select 1 from jobs.settled as s where s.id = @id::uuid)
+    on conflict do nothing
+    returning id, available_at
+),
+
+noted as (
+    insert into jobs.wake as n (queue)
+    select @queue::text
+    where
+        exists (
+            select 1
+            from added as a
+            where a.available_at <= clock_timestamp() + interval '5 seconds'
+        )
+        and case
+            when current_setting('jobs.wake', true) = 'off' then false
+            when
+                current_setting('transaction_isolation') <> 'serializable'
+                and exists (
+                    select 1
+                    from jobs.wake as w
+                    where
+                        w.queue = @queue::text
+                        and w.at > (
+                            select
+                                clock_timestamp() - interval '50 milliseconds'
+                                - interval '200 milliseconds' * sqrt(sqrt(random()))
+                        )
+                        and w.at <= (select clock_timestamp()) /* clocks are set back */
+                )
+                then false
+            else pg_notification_queue_usage() < 0.5 /* a full one would fail the commit */
+        end
+    returning pg_notify('jobs_wake', n.queue) /* computed for each row, read or not */
 )
-select
-    @id::uuid,
-    @run_id::uuid,
-    @queue::text,
-    @name::text,
-    @tenant::text,
-    @priority::smallint,
-    coalesce(sqlc.narg('run_at')::timestamptz, clock_timestamp() + @delay::interval),
-    @max_attempts::bigint,
-    @dead_letter::boolean,
-    @idempotency_scope::text,
-    sqlc.narg('idempotency_key')::text,
-    sha256(convert_to(sqlc.narg('idempotency_key')::text, 'UTF8')),
-    sqlc.narg('traceparent')::text,
-    sqlc.narg('enqueued_by')::text,
-    @input::json
-where
-    not @id_supplied::boolean
-    or not exists (select 1 from jobs.settled as s where s.id = @id::uuid)
-on conflict do nothing
-returning id;
+
+select a.id from added as a;
 
 -- name: EnqueueJobs :many
--- purpose: insert many jobs of one name in one statement, and say for each whether it is new.
+-- purpose: insert many jobs of one name in one statement, say for each whether it is new, and wake
+--     a worker if none was told of this queue lately.
 -- callers: jobs.enqueue (JobHandle.enqueue_many), at most twice a call
 -- tx: the transaction of the caller
 -- locks: the new rows, inserted in order of (tenant, key digest, id) by their bytes, so that two
 --     bulk enqueues of the same keys wait for each other and never deadlock. An existing job is
 --     read, not locked. Waits as EnqueueJob does.
--- index: job_pkey, job_unique_idx; settled_pkey for supplied ids
+-- index: job_pkey, job_unique_idx, wake_queue_idx; settled_pkey for supplied ids
 -- fence: none, nobody holds the jobs yet
 -- clock: clock_timestamp() for each row, in the order given, which is so the order of equal
 --     priorities
@@ -54,6 +98,7 @@ returning id;
 -- cost: as EnqueueJob for each row, and one sort of the input; up to three probes for each row that
 --     is not new. Linear in the rows.
 -- errors: lock timeout, deadlock or serialization failure while waiting for the same key
+-- notify: as EnqueueJob, once for all rows
 -- nullable: id, run_id
 with /* jobs:enqueue_jobs */ asked as materialized (
     select
@@ -122,7 +167,38 @@ added as (
         or not exists (select 1 from jobs.settled as s where s.id = k.id)
     order by convert_to(k.tenant, 'UTF8'), k.unique_key, k.id /* bytes: as the caller sorts */
     on conflict do nothing
-    returning id, run_id
+    returning id, run_id, available_at
+),
+
+noted as (
+    insert into jobs.wake as n (queue)
+    select @queue::text
+    where
+        exists (
+            select 1
+            from added as a
+            where a.available_at <= clock_timestamp() + interval '5 seconds'
+        )
+        and case
+            when current_setting('jobs.wake', true) = 'off' then false
+            when
+                current_setting('transaction_isolation') <> 'serializable'
+                and exists (
+                    select 1
+                    from jobs.wake as w
+                    where
+                        w.queue = @queue::text
+                        and w.at > (
+                            select
+                                clock_timestamp() - interval '50 milliseconds'
+                                - interval '200 milliseconds' * sqrt(sqrt(random()))
+                        )
+                        and w.at <= (select clock_timestamp()) /* clocks are set back */
+                )
+                then false
+            else pg_notification_queue_usage() < 0.5 /* a full one would fail the commit */
+        end
+    returning pg_notify('jobs_wake', n.queue) /* computed for each row, read or not */
 )
 
 select
@@ -309,3 +385,38 @@ insert into jobs.job (
     @id, @run_id, @queue, @name, @tenant, @priority, @max_attempts, @dead_letter, @traceparent,
     @enqueued_by, @input
 );
+
+-- name: WakeQueue :exec
+-- purpose: wake a worker for jobs that CopyJobs has just inserted, if none was told of this queue
+--     lately.
+-- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction
+-- tx: the transaction of the caller
+-- locks: the new row of jobs.wake. Waits for nobody.
+-- index: wake_queue_idx
+-- fence: none, it changes no job
+-- clock: clock_timestamp()
+-- cost: one index probe; now and then one heap insert with two index inserts
+-- notify: as EnqueueJob
+insert /* jobs:wake_queue */ into jobs.wake as n (queue)
+select @queue::text
+where
+    case
+        when current_setting('jobs.wake', true) = 'off' then false
+        when
+            current_setting('transaction_isolation') <> 'serializable'
+            and exists (
+                select 1
+                from jobs.wake as w
+                where
+                    w.queue = @queue::text
+                    and w.at > (
+                        select
+                            clock_timestamp() - interval '50 milliseconds'
+                            - interval '200 milliseconds' * sqrt(sqrt(random()))
+                    )
+                    and w.at <= (select clock_timestamp()) /* clocks are set back */
+            )
+            then false
+        else pg_notification_queue_usage() < 0.5 /* a full one would fail the commit */
+    end
+returning pg_notify('jobs_wake', n.queue);

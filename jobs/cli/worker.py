@@ -59,7 +59,6 @@ def add_parser(sub: Subcommands) -> None:
             "how long a claim lasts unless renewed, which happens every third of it",
         ),
         ("--poll", 0.25, "first wait after a look at the queues that found nothing"),
-        ("--idle-poll", 2.0, "longest wait between two looks at empty queues"),
         ("--drain", 30.0, "how long a stop waits for running jobs before it hands them back"),
     ):
         parser.add_argument(
@@ -69,6 +68,25 @@ def add_parser(sub: Subcommands) -> None:
             default=timedelta(seconds=default),
             help=f"{text} (default: {default:g})",
         )
+    parser.add_argument(
+        "--idle-poll",
+        type=seconds,
+        metavar="SECONDS",
+        help="longest wait between two looks at empty queues (default: 2, or 5 while enqueues are "
+        "heard)",
+    )
+    listening = parser.add_mutually_exclusive_group()
+    listening.add_argument(
+        "--listen-dsn",
+        metavar="DSN",
+        help="where to listen for enqueues: a direct connection string, where --dsn leads to a "
+        "pooler in transaction mode (default: as --dsn)",
+    )
+    listening.add_argument(
+        "--no-listen",
+        action="store_true",
+        help="do not listen, only look",
+    )
     parser.add_argument(
         "--until-idle",
         action="store_true",
@@ -96,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
         poll=args.poll,
         idle_poll=args.idle_poll,
         drain=args.drain,
+        listen=False if args.no_listen else args.listen_dsn or "auto",
     )
     _log_to_stderr(args.log_level)
     runner = asyncio.Runner(loop_factory=loop_factory())

@@ -6,22 +6,31 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from random import uniform
+from typing import Any, TypeAlias
 
 import psycopg
+from psycopg import AsyncConnection
 
 from jobs.errors import JobsError
 from jobs.worker.config import WorkerConfig
 from jobs.worker.link import Link
 from jobs.worker.pace import Pace
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
+from jobs_sql.wake import prune_wakes_async
 
 logger = logging.getLogger("jobs.worker")
 
 TIMEOUT = 15.0
 _RESCUE_LIMIT = 100
+# Seconds between two prunings, and how many rows one may remove.
+_PRUNE_EVERY = 60.0
+_PRUNE_LIMIT = 10_000
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
+
+Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]
 
 
 class Claimer:
@@ -62,6 +71,8 @@ class Claimer:
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
         self._look_every = min(1.0, config.lease.total_seconds() / 6)
         self._looked_at = float("-inf")
+        self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
+        self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
         self._was_choked = False
         self._woken = asyncio.Event()
         self._stopping = False
@@ -79,6 +90,36 @@ class Claimer:
     def wake(self) -> None:
         """Look again now."""
         self._woken.set()
+
+    def hear(self, queue: str) -> None:
+        """Something was enqueued, in a queue that may not be ours."""
+        slots = self._config.queues.get(queue)
+        if slots is None:
+            return
+        if self._used[queue] < slots:
+            self._pace.heard()
+            self.wake()
+        else:
+            self._hungry.add(queue)
+
+    def trust(self, live: bool) -> None:
+        """Enqueues are heard from now on, so that looks may be rarer; or they are not."""
+        config = self._config
+        self._pace.ceiling = (config.live_poll if live else config.idle_poll).total_seconds()
+        if not live:
+            self._pace.heard()
+            self.wake()
+
+    def errand(self, errand: Errand) -> asyncio.Future[Exception | None]:
+        """Send a statement before the next claim, which is made now.
+
+        Returns:
+            None when it has been answered, or what it raised.
+        """
+        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._errands.append((errand, answer))
+        self.wake()
+        return answer
 
     def relieve(self) -> None:
         """Look again if nothing was claimed because of a choke that is over."""
@@ -99,12 +140,24 @@ class Claimer:
         while not self._stopping:
             self._woken.clear()
             try:
-                wait = await self._pass()
+                await self._run_errands()
+                wait = 0.0 if self._stopping else await self._pass()
             except Exception as error:  # the loop outlives whatever one claim raises
                 self._report(error)
                 wait = self._pace.failed()
             if wait:
                 await self._sleep(wait)
+
+    async def _run_errands(self) -> None:
+        while self._errands:
+            errand, answer = self._errands.popleft()
+            failure: Exception | None = None
+            try:
+                await self._link.call(errand, TIMEOUT)
+            except Exception as error:  # no reason not to claim
+                failure = error
+            if not answer.done():
+                answer.set_result(failure)
 
     def _room(self) -> dict[str, int]:
         """Free slots of each queue that has any."""
@@ -134,9 +187,21 @@ class Claimer:
             if not busy:
                 self._idle()
             return self._pace.nothing()
+        await self._prune()
         more = buried or any(found[queue] for queue in room.keys() - full)
         wait = self._pace.found() if more else self._pace.filled()
         return 0.0 if self._hungry & self._room().keys() else wait
+
+    async def _prune(self) -> None:
+        """Tidy up now and then, where there is something to do: an idle worker sends nothing."""
+        now = time.monotonic()
+        if now >= self._prune_at and not self._stopping:
+            self._prune_at = now + _PRUNE_EVERY
+            pruned = await self._link.call(
+                lambda conn: prune_wakes_async(conn, most=_PRUNE_LIMIT), TIMEOUT
+            )
+            if pruned == _PRUNE_LIMIT:
+                self._prune_at = now
 
     async def _claim(self, room: dict[str, int], rescue: bool) -> list[ClaimJobsRow]:
         queues = sorted(room)

@@ -16,6 +16,9 @@ from jobs.payload import text_problem
 DEFAULT_QUEUE = "default"
 DEFAULT_SLOTS = 5
 MAX_SLOTS = 10_000
+# Longest wait of an idle worker that cannot hear enqueues, and of one that can.
+IDLE_POLL = timedelta(seconds=2)
+LIVE_POLL = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class WorkerConfig:
         lease: How long a claim lasts without a renewal.
         poll: First wait after a claim that found nothing.
         idle_poll: Longest wait while idle.
+        live_poll: The same while enqueues are heard.
         drain: How long a stop waits for running jobs before it cancels them.
         unknown_delay: How long a job of a name that is not registered waits for another process.
     """
@@ -38,6 +42,7 @@ class WorkerConfig:
     lease: timedelta
     poll: timedelta
     idle_poll: timedelta
+    live_poll: timedelta
     drain: timedelta
     unknown_delay: timedelta = timedelta(seconds=30)
 
@@ -58,7 +63,7 @@ def configure(
     queues: Mapping[str, int] | Iterable[str] | None,
     lease: timedelta,
     poll: timedelta,
-    idle_poll: timedelta,
+    idle_poll: timedelta | None,
     drain: timedelta,
 ) -> WorkerConfig:
     """Check the settings of a worker.
@@ -71,14 +76,16 @@ def configure(
         _text("name", name)
     _duration("lease", lease, timedelta(seconds=1), timedelta(days=1))
     _duration("poll", poll, timedelta(milliseconds=1), timedelta(hours=1))
-    _duration("idle_poll", idle_poll, poll, timedelta(hours=1))
+    if idle_poll is not None:
+        _duration("idle_poll", idle_poll, poll, timedelta(hours=1))
     _duration("drain", drain, timedelta(0), timedelta(days=1))
     return WorkerConfig(
         name=name or default_name(),
         queues=_slots(queues),
         lease=lease,
         poll=poll,
-        idle_poll=idle_poll,
+        idle_poll=idle_poll or max(poll, IDLE_POLL),
+        live_poll=idle_poll or max(poll, LIVE_POLL),
         drain=drain,
     )
 

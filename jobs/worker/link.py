@@ -29,7 +29,7 @@ logger = logging.getLogger("jobs.worker")
 T = TypeVar("T")
 
 # The oldest schema file this runtime can work with.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # All attempts at connecting, several hosts included.
 CONNECT_TIMEOUT = 30.0

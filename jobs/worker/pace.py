@@ -10,11 +10,14 @@ _HOT_FOR = 0.3
 
 
 class Pace:
-    """Waits in seconds: short after a find, doubling from the floor to the ceiling while idle."""
+    """Waits in seconds: short after a find, doubling from the floor to the ceiling while idle.
+
+    ``ceiling`` may be changed at any time.
+    """
 
     def __init__(self, floor: float, ceiling: float) -> None:
         self._floor = floor
-        self._ceiling = ceiling
+        self.ceiling = ceiling
         self._next = floor
         self._hot_until = float("-inf")
 
@@ -37,10 +40,22 @@ class Pace:
         """A claim found nothing."""
         if time.monotonic() < self._hot_until:
             return min(_HOT_WAIT, self._floor)
-        wait, self._next = self._next, min(self._next * 2, self._ceiling)
-        return wait
+        return self._doubled()
 
     def failed(self) -> float:
         """A claim could not be made: back to the floor, and not faster than that."""
-        wait, self._next = self._next, min(self._next * 2, self._ceiling)
+        self._next = max(self._next, self._floor)
+        return self._doubled()
+
+    def heard(self) -> None:
+        """Something was enqueued. Whoever finds it goes on looking (`found`).
+
+        For the others the waits double from far below the floor: more may have been enqueued
+        without a word, and the one who found the first may have no slot left.
+        """
+        self._next = min(_HOT_WAIT, self._floor)
+
+    def _doubled(self) -> float:
+        wait = min(self._next, self.ceiling)
+        self._next = min(self._next * 2, self.ceiling)
         return wait

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import psycopg
 
@@ -22,6 +22,7 @@ from jobs.worker.crew import Crew
 from jobs.worker.execution import Executor
 from jobs.worker.held import Held, Holding, Outcome, hold
 from jobs.worker.link import Link, Target, close_links, open_links
+from jobs.worker.listener import Listener, listening_target
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.signals import on_stop_signal
@@ -49,8 +50,8 @@ class Worker:
 
     As a process of its own: ``await worker.run()`` serves until SIGTERM or SIGINT.
 
-    The worker opens three connections of its own: one claims, one settles, one renews leases from a
-    thread. It never borrows from the application's pool.
+    The worker opens four connections of its own: one claims, one settles, one renews leases from a
+    thread, one listens for enqueues. It never borrows from the application's pool.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class Worker:
         name: str | None = None,
         lease: timedelta = timedelta(seconds=30),
         poll: timedelta = timedelta(milliseconds=250),
-        idle_poll: timedelta = timedelta(seconds=2),
+        idle_poll: timedelta | None = None,
         drain: timedelta = timedelta(seconds=30),
+        listen: Literal[False] | str = "auto",
     ) -> None:
         """
         Args:
@@ -75,8 +77,12 @@ class Worker:
             lease: How long a claim lasts unless renewed; it is renewed every third of it. A job of
                 a process that dies is started elsewhere after at most this long plus one poll.
             poll: First wait after a claim that found nothing; doubles up to ``idle_poll``.
-            idle_poll: Longest wait between two looks at an empty queue.
+            idle_poll: Longest wait between two looks at an empty queue. Default: 2 s, or 5 s while
+                it is proven that enqueues are heard.
             drain: How long a stop waits for running jobs before it cancels and hands them back.
+            listen: Whether to listen for enqueues, and where: ``"auto"`` where ``database`` is, a
+                connection string (a direct one, where ``database`` leads to a pooler), or False.
+                What cannot be heard is found by looking.
 
         Raises:
             ConfigError: A setting is unusable; the message names it.
@@ -91,7 +97,9 @@ class Worker:
             name=name, queues=queues, lease=lease, poll=poll, idle_poll=idle_poll, drain=drain
         )
         self.name = self.config.name
-        self._target = Target.of(database, f"jobs:{self.name}"[:63])
+        shown = f"jobs:{self.name}"[:63]
+        self._target = Target.of(database, shown)
+        self._listen_target = listening_target(listen, self._target, shown)
         self._registry = registry
         self._stats = WorkerStats(self.name)
         self._holding = Holding()
@@ -163,6 +171,10 @@ class Worker:
         self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
         self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
+        self._listener: Listener | None = None
+        if self._listen_target is not None and not self._until_idle:  # that one never waits
+            self._listener = Listener(self._listen_target, self._claimer, self.name)
+            self._listener.start()
         self._stats.state = "running"
         if self._stopping.is_set():
             self._claimer.stop()
@@ -438,5 +450,7 @@ class Worker:
         self._settle_task.cancel()
         await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
         await self._renewer.stop()
+        if self._listener is not None:
+            await self._listener.stop()
         await close_links(self._links)
         self._stats.state = "stopped"

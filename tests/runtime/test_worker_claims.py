@@ -167,7 +167,7 @@ async def test_the_statements_of_an_idle_worker(database: str) -> None:
     """With the defaults: a quarter of a second, doubling to two; so at most 30 in a minute."""
     defaults = {"poll": timedelta(milliseconds=250), "idle_poll": timedelta(seconds=2)}
     times: list[float] = []
-    async with serving(database, **defaults, lease=timedelta(seconds=1)) as worker:
+    async with serving(database, **defaults, lease=timedelta(seconds=1), listen=False) as worker:
         claim = worker._claimer._claim
 
         async def timed(room: Room, rescue: bool) -> Any:

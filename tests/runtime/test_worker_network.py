@@ -99,7 +99,8 @@ async def test_a_claim_whose_answer_is_lost(database: str, proxy: Proxy, through
     bodies = Bodies()
     bodies.may_end.set()
     table = Table(database)
-    async with serving(database, bodies.job, dsn=through, lease=timedelta(seconds=1)) as worker:
+    options: dict[str, Any] = {"lease": timedelta(seconds=1), "listen": False}
+    async with serving(database, bodies.job, dsn=through, **options) as worker:
         proxy.delay(0.3)
         (one,) = table.enqueue(bodies.job)
         await until(lambda: table.live(one).state == "running", "the claim to land")

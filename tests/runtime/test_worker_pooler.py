@@ -131,7 +131,7 @@ async def test_leases_hold_through_a_pooler(clones: Clones, database: str) -> No
 
 
 async def test_statements_are_prepared_where_no_pooler_is_between(database: str) -> None:
-    async with make(database) as worker:
+    async with make(database, listen=False) as worker:
         await until(lambda: worker._links[0]._conn is not None, "the session")
         await asyncio.sleep(0.3)
         conn = worker._links[0]._conn

@@ -16,6 +16,8 @@ from jobs.errors import MigrationRightsMissing
 from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queue_stats
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
+from jobs_sql.enqueue import wake_queue
+from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
 from tests.schema.ship import Ship
 from tests.sql.calls import (
     Item,
@@ -218,11 +220,13 @@ class TestWorking:
         answers = enqueue_many(conn, [Item(key="k"), Item(key="l"), Item(key="l"), Item()])
         assert [answer.verdict for answer in answers].count("created") == 2
         copy_one(conn)
+        wake_queue(conn, queue="q")
         for forbidden in (
             "select input from jobs.job",
             "select input from jobs.settled",
             "select error_message from jobs.attempt",
             "delete from jobs.job",
+            "delete from jobs.wake",
             "update jobs.job set priority = 0",
             "insert into jobs.settled select * from jobs.settled",
         ):
@@ -254,6 +258,10 @@ class TestWorking:
         check(conn)
         done, failed, lapsing = running(conn), running(conn, name="m"), running(conn, name="o")
         assert renew(conn, [done, failed, lapsing])
+        listen_wake(conn)
+        notify_probe(conn, nonce="n")
+        assert prune_wakes(conn, most=1) == 0
+        unlisten_wake(conn)
         settle(conn, Settle(done), dead(failed))
         owner.execute(
             "update jobs.job set lease_expires_at = now() - interval '1 s', "
@@ -373,6 +381,7 @@ create view traps.job as select traps.sprung();
 create view traps.settled as select traps.sprung();
 create view traps.attempt as select traps.sprung();
 create view traps.counter as select traps.sprung();
+create view traps.wake as select traps.sprung();
 create view traps.pause as select traps.sprung();
 create view traps.migration as select traps.sprung();
 create view traps.pg_namespace as select traps.sprung();
@@ -399,6 +408,8 @@ class TestTraps:
         enqueue_many(conn, [Item(key="k"), Item()])
         find(conn, "k", since=HOUR)
         renew(conn, [done, failed])
+        wake_queue(conn, queue="q")
+        prune_wakes(conn, most=1)
         settle(conn, Settle(done), dead(failed))
         get_job(conn, done[0])
         assert list_jobs(conn).jobs
