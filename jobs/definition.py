@@ -185,7 +185,7 @@ class Definition(Generic[M]):
         id: UUID | None,
     ) -> Row:
         """Check one job and return what is sent for it. Raises as `JobHandle.enqueue`."""
-        _check_when(delay, run_at)
+        check_when(delay, run_at)
         if priority is not None and (type(priority) is not int or priority not in PRIORITIES):
             raise InvalidInput(f"must be 0, 1, 2 or 3, and is {priority!r:.200}", field="priority")
         if id is not None and not isinstance(id, UUID):
@@ -212,7 +212,7 @@ class Definition(Generic[M]):
         priority: int | None,
     ) -> Iterator[Row]:
         """Check jobs one by one as they are asked for; an error carries the index."""
-        _check_when(delay, run_at)
+        check_when(delay, run_at)
         # A model iterates over its fields, which would end in an error about the first of them.
         if isinstance(items, (BaseModel, Mapping, str, bytes)) or not isinstance(items, Iterable):
             raise InvalidInput(
@@ -281,7 +281,8 @@ def _checked_text(what: str, value: object, limit: int) -> str:
     return str(value)
 
 
-def _check_when(delay: timedelta | None, run_at: datetime | None) -> None:
+def check_when(delay: timedelta | None, run_at: datetime | None) -> None:
+    """Refuse a due time that is naive, out of bounds or said twice (InvalidInput)."""
     if delay is not None:
         if run_at is not None:
             raise InvalidInput("cannot be given together with delay", field="run_at")

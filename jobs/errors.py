@@ -189,6 +189,72 @@ class PageInvalid(JobsError, ValueError):
     fix = "Ask for a page within the bounds named in the message."
 
 
+class ControlInvalid(JobsError, ValueError):
+    """Raised when an operator's call is given something it cannot use. Nothing was changed."""
+
+    code = "JOB_CONTROL_INVALID"
+    fix = "Correct the argument named in the message."
+
+
+class JobNotCancellable(JobsError):
+    """Raised when a job that has ended is to be cancelled.
+
+    Attributes:
+        id: The job.
+        state: The state it ended in.
+    """
+
+    code = "JOB_NOT_CANCELLABLE"
+    fix = "Nothing is left to cancel; what a completed job has done stays done."
+
+    def __init__(self, cause: str, *, id: UUID, state: str) -> None:
+        super().__init__(cause)
+        self.id = id
+        self.state = state
+
+
+class JobNotRequeueable(JobsError):
+    """Raised when a job cannot be made live again. Nothing was changed.
+
+    Attributes:
+        id: The job.
+        state: The state it is in.
+        holder: The live job that has its idempotency key, where that is the reason and it is known.
+    """
+
+    code = "JOB_NOT_REQUEUEABLE"
+    fix = "See the message for what is in the way."
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        id: UUID,
+        state: str,
+        holder: UUID | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(cause, fix=fix)
+        self.id = id
+        self.state = state
+        self.holder = holder
+
+
+class JobBusy(JobsError):
+    """Raised when another session kept a job's row locked for as long as the call was to wait.
+
+    Attributes:
+        id: The job. Nothing was changed.
+    """
+
+    code = "JOB_BUSY"
+    fix = "Try again; a run that completes in a transaction of its own keeps its row until it ends."
+
+    def __init__(self, cause: str, *, id: UUID) -> None:
+        super().__init__(cause)
+        self.id = id
+
+
 class UnknownState(JobsError):
     """Raised when a row is in a state that this version of the library does not know."""
 

@@ -69,6 +69,8 @@ class JobRecord(NamedTuple):
         available_at: Not claimed before this instant; None once it is finished.
         claimed_at: When the newest claim was made, if any was.
         lease_expires_at: End of the lease as last renewed; None unless running.
+        cancel_requested_at: When an operator asked to cancel it, if ever.
+        cancel_reason: Why, as the operator put it.
         created_at: When it was enqueued, by the database's clock.
         settled_at: When it ended; None while it is live.
         stop_reason: Why a job that did not complete was ended.
@@ -94,6 +96,8 @@ class JobRecord(NamedTuple):
     available_at: datetime | None
     claimed_at: datetime | None
     lease_expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
     created_at: datetime
     settled_at: datetime | None
     stop_reason: str | None
@@ -354,6 +358,8 @@ def _record(row: _Row, input: str | None) -> JobRecord:
         available_at=_utc(row.available_at),
         claimed_at=_utc(row.claimed_at),
         lease_expires_at=_utc(row.lease_expires_at),
+        cancel_requested_at=_utc(row.cancel_requested_at),
+        cancel_reason=row.cancel_reason,
         created_at=row.created_at.astimezone(UTC),
         settled_at=_utc(row.settled_at),
         stop_reason=row.stop_reason,

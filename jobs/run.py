@@ -67,7 +67,8 @@ class Run:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run should stop: its lease is lost, its time is up or the worker is leaving.
+        """Whether the run should stop: it was cancelled by an operator, its lease is lost, its time
+        is up or the worker is leaving.
 
         Asynchronous functions are cancelled; synchronous ones look here between pieces of work and
         stop by raising something. A function that returns says that its work is done, and a job is

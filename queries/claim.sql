@@ -1,6 +1,6 @@
 -- name: ClaimJobs :many
 -- purpose: take due jobs of several queues under a lease, each with a fresh fencing token, and bury
---     those whose lease lapsed on their last attempt.
+--     those whose lease lapsed on their last attempt, or after a cancel was requested.
 -- callers: jobs.worker (every pass of a worker that has a free slot)
 -- tx: own autocommitted statement
 -- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
@@ -49,6 +49,8 @@ lapsed as materialized (
         found.enqueued_by,
         found.worker,
         found.claimed_at,
+        found.cancel_requested_at,
+        found.cancel_reason,
         found.available_at,
         found.created_at,
         found.input,
@@ -74,10 +76,13 @@ lapsed as materialized (
             j.worker,
             j.claimed_at,
             j.lease_expires_at,
+            j.cancel_requested_at,
+            j.cancel_reason,
             j.available_at,
             j.created_at,
             j.input,
             case
+                when j.cancel_requested_at is not null then 'cancelled'
                 when j.attempt >= j.max_attempts and j.dead_letter then 'dead'
                 when j.attempt >= j.max_attempts then 'failed'
                 when
@@ -139,7 +144,7 @@ buried as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
         stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
-        traceparent, enqueued_by, claimed_at, created_at, input
+        traceparent, enqueued_by, claimed_at, cancel_requested_at, cancel_reason, created_at, input
     )
     select
         l.id,
@@ -153,7 +158,11 @@ buried as (
         l.claims,
         l.claims, /* revoked: whoever held it did not settle it */
         l.fate,
-        case when l.fate = 'cancelled' then 'superseded' else 'lease lapsed' end,
+        case
+            when l.cancel_requested_at is not null then 'cancel requested'
+            when l.fate = 'cancelled' then 'superseded'
+            else 'lease lapsed'
+        end,
         l.worker,
         'LeaseLapsed: ' || l.message,
         l.dead_letter,
@@ -162,6 +171,8 @@ buried as (
         l.traceparent,
         l.enqueued_by,
         l.claimed_at,
+        l.cancel_requested_at,
+        l.cancel_reason,
         l.created_at,
         l.input
     from lapsed as l

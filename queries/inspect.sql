@@ -10,8 +10,8 @@
 -- rows: the job, or nothing. Live and finished rows are read under one snapshot, so a job that is
 --     just being moved is seen exactly once.
 -- cost: two unique probes
--- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason,
---     last_error, idempotency_key, traceparent, enqueued_by
+-- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
+--     cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:get_job */
     both_tables.id,
     both_tables.run_id,
@@ -27,6 +27,8 @@ select /* jobs:get_job */
     both_tables.available_at,
     both_tables.claimed_at,
     both_tables.lease_expires_at,
+    both_tables.cancel_requested_at,
+    both_tables.cancel_reason,
     both_tables.created_at,
     both_tables.settled_at,
     both_tables.stop_reason,
@@ -52,6 +54,8 @@ from (
         j.available_at,
         j.claimed_at,
         j.lease_expires_at,
+        j.cancel_requested_at,
+        j.cancel_reason,
         j.created_at,
         null::timestamptz as settled_at,
         null::text as stop_reason,
@@ -88,6 +92,8 @@ from (
         null::timestamptz,
         s.claimed_at,
         null::timestamptz,
+        s.cancel_requested_at,
+        s.cancel_reason,
         s.created_at,
         s.settled_at,
         s.stop_reason,

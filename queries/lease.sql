@@ -6,8 +6,10 @@
 -- index: job_pkey
 -- fence: claims and worker
 -- clock: now()
--- rows: one for each pair asked: renewed; busy (ours, but somebody holds the row, an open
---     completion for instance: ask again); lost (rescued, settled or removed: stop the run).
+-- rows: one for each pair asked: renewed; cancel (renewed as well, and an operator has asked to
+--     cancel it: stop the run, then settle it as cancelled); busy (ours, but somebody holds the
+--     row, an open completion for instance: ask again); lost (rescued, settled or removed: stop the
+--     run).
 -- cost: one primary key probe and one heap-only update a job, no index is written
 with /* jobs:renew_leases */ asked as (
     select
@@ -31,13 +33,21 @@ renewed as (
     where j.id = any(array(select h.id from held as h))
     returning
         j.id,
-        j.claims
+        j.claims,
+        j.cancel_requested_at is not null as cancelling
 )
 
 select
     a.id::uuid as id,
     a.claims::bigint as claims,
     (case
+        when (a.id, a.claims) in (
+            select
+                r.id,
+                r.claims
+            from renewed as r
+            where r.cancelling
+        ) then 'cancel'
         when (a.id, a.claims) in (
             select
                 r.id,

@@ -15,8 +15,8 @@
 -- cost: two index walks that start at the cursor and stop at the page. A filter by state leaves
 --     out the table that cannot hold it. Another rare filter walks further; for unsuccessful
 --     states there is ListUnsuccessfulNewest.
--- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason,
---     last_error, idempotency_key, traceparent, enqueued_by
+-- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
+--     cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_newest */
     both_tables.id,
     both_tables.run_id,
@@ -32,6 +32,8 @@ select /* jobs:list_jobs_newest */
     both_tables.available_at,
     both_tables.claimed_at,
     both_tables.lease_expires_at,
+    both_tables.cancel_requested_at,
+    both_tables.cancel_reason,
     both_tables.created_at,
     both_tables.settled_at,
     both_tables.stop_reason,
@@ -57,6 +59,8 @@ from (
             j.available_at,
             j.claimed_at,
             j.lease_expires_at,
+            j.cancel_requested_at,
+            j.cancel_reason,
             j.created_at,
             null::timestamptz as settled_at,
             null::text as stop_reason,
@@ -107,6 +111,8 @@ from (
             null::timestamptz,
             s.claimed_at,
             null::timestamptz,
+            s.cancel_requested_at,
+            s.cancel_reason,
             s.created_at,
             s.settled_at,
             s.stop_reason,
@@ -152,8 +158,8 @@ limit @page_size::integer;
 -- cost: two index walks that start at the cursor and stop at the page. A filter by state leaves
 --     out the table that cannot hold it. Another rare filter walks further; for unsuccessful
 --     states there is ListUnsuccessfulOldest.
--- nullable: worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason,
---     last_error, idempotency_key, traceparent, enqueued_by
+-- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
+--     cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_oldest */
     both_tables.id,
     both_tables.run_id,
@@ -169,6 +175,8 @@ select /* jobs:list_jobs_oldest */
     both_tables.available_at,
     both_tables.claimed_at,
     both_tables.lease_expires_at,
+    both_tables.cancel_requested_at,
+    both_tables.cancel_reason,
     both_tables.created_at,
     both_tables.settled_at,
     both_tables.stop_reason,
@@ -194,6 +202,8 @@ from (
             j.available_at,
             j.claimed_at,
             j.lease_expires_at,
+            j.cancel_requested_at,
+            j.cancel_reason,
             j.created_at,
             null::timestamptz as settled_at,
             null::text as stop_reason,
@@ -244,6 +254,8 @@ from (
             null::timestamptz,
             s.claimed_at,
             null::timestamptz,
+            s.cancel_requested_at,
+            s.cancel_reason,
             s.created_at,
             s.settled_at,
             s.stop_reason,
@@ -282,8 +294,8 @@ limit @page_size::integer;
 -- fence: none, it reads
 -- rows: as ListJobsNewest. None for another state.
 -- cost: at most the unsuccessful rows, of which there are few; never reads a completed one
--- nullable: worker, available_at, claimed_at, lease_expires_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+-- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
+--     cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:list_unsuccessful_newest */
     s.id,
     s.run_id,
@@ -299,6 +311,8 @@ select /* jobs:list_unsuccessful_newest */
     null::timestamptz as available_at,
     s.claimed_at,
     null::timestamptz as lease_expires_at,
+    s.cancel_requested_at,
+    s.cancel_reason,
     s.created_at,
     s.settled_at,
     s.stop_reason,
@@ -331,8 +345,8 @@ limit @page_size::integer;
 -- fence: none, it reads
 -- rows: as ListJobsOldest. None for another state.
 -- cost: at most the unsuccessful rows, of which there are few; never reads a completed one
--- nullable: worker, available_at, claimed_at, lease_expires_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+-- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
+--     cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
 select /* jobs:list_unsuccessful_oldest */
     s.id,
     s.run_id,
@@ -348,6 +362,8 @@ select /* jobs:list_unsuccessful_oldest */
     null::timestamptz as available_at,
     s.claimed_at,
     null::timestamptz as lease_expires_at,
+    s.cancel_requested_at,
+    s.cancel_reason,
     s.created_at,
     s.settled_at,
     s.stop_reason,

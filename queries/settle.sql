@@ -1,7 +1,9 @@
 -- name: SettleJobs :many
 -- purpose: end or give back a batch of running jobs, for the worker that still holds each of them.
 --     Outcomes asked: completed, retry (ready again after the delay), dead (terminal error),
---     released (handed back, the attempt does not count).
+--     released (handed back, the attempt does not count), cancelled (stopped as an operator asked).
+--     Where a cancel was requested, completed stays completed, because the work has happened, and
+--     everything else ends as cancelled.
 -- callers: jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the
 --     body)
 -- tx: own autocommitted statement, or the transaction of the caller
@@ -59,6 +61,8 @@ held as materialized (
         j.enqueued_by,
         j.worker,
         j.claimed_at,
+        j.cancel_requested_at,
+        j.cancel_reason,
         j.created_at,
         j.input,
         coalesce(
@@ -69,7 +73,9 @@ held as materialized (
         a.error_message,
         a.traceback,
         case
-            when a.outcome in ('completed', 'released') then a.outcome
+            when a.outcome = 'completed' then 'completed'
+            when j.cancel_requested_at is not null then 'cancelled'
+            when a.outcome in ('released', 'cancelled') then a.outcome
             when (a.outcome = 'dead' or j.attempt >= j.max_attempts) and j.dead_letter then 'dead'
             when a.outcome = 'dead' or j.attempt >= j.max_attempts then 'failed'
             when
@@ -87,6 +93,9 @@ held as materialized (
             else 'retry'
         end as outcome,
         case
+            when a.outcome = 'completed' then null
+            when a.outcome = 'cancelled' or j.cancel_requested_at is not null
+                then 'cancel requested'
             when a.outcome = 'dead' then 'terminal'
             when a.outcome = 'retry' and j.attempt >= j.max_attempts then 'exhausted'
             when a.outcome = 'retry' then 'superseded'
@@ -101,7 +110,7 @@ moved as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
         stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
-        traceparent, enqueued_by, claimed_at, created_at, input
+        traceparent, enqueued_by, claimed_at, cancel_requested_at, cancel_reason, created_at, input
     )
     select
         h.id,
@@ -124,6 +133,8 @@ moved as (
         h.traceparent,
         h.enqueued_by,
         h.claimed_at,
+        h.cancel_requested_at,
+        h.cancel_reason,
         h.created_at,
         h.input
     from held as h

@@ -5,10 +5,11 @@ The statements of queries/ as typed functions, compiled by codegen/.
 Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
-from . import claim, enqueue, inspect, lease, listing, migrate, session, settle
+from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle
 
 __all__ = [
     "claim",
+    "control",
     "enqueue",
     "inspect",
     "lease",

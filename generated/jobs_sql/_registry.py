@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import claim, enqueue, inspect, lease, listing, migrate, session, settle
+from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle
 
 __all__ = ["STATEMENTS", "Column", "Parameter", "Statement"]
 
@@ -85,6 +85,70 @@ STATEMENTS: Final[dict[str, Statement]] = {
         source="queries/migrate.sql",
         sha256="7690a6c9415e9c43561018e69ac0a04cbebb4ebf3903b3a9c4c659c1f115c1df",
     ),
+    "CancelJobs": Statement(
+        name="CancelJobs",
+        module="control",
+        function="cancel_jobs",
+        async_function="cancel_jobs_async",
+        command=":many",
+        text=control.CANCEL_JOBS,
+        header={
+            "purpose": "end jobs that wait, and ask for the end of those that run.",
+            "callers": "jobs.control.cancelling, again for rows that others held",
+            "tx": "own autocommitted statement, or the transaction of the caller",
+            "locks": "jobs.job rows for update, skip locked, held to commit. Waits for nobody. Deletes those that wait.",
+            "index": "job_pkey, settled_pkey",
+            "fence": "none, an operator may take any job. One that waits is held by nobody, so nothing is revoked and a repeated settle of an earlier claim is still answered as one. A claim whose lease has lapsed is revoked.",
+            "clock": "statement_timestamp() for the lapse of a lease and for the time of the request",
+            "rows": "one for each distinct id asked: cancelled (ended by this statement: it waited, or its lease had lapsed); requested (it runs; its next renewal tells the worker, and its settle or lapse ends it); finished (ended before, with the state); busy (another session holds the row: ask again); unknown.",
+            "cost": "a job that waits is one lock, one delete and one insert; one that runs a lock and one heap-only update, or none where a cancel was requested before. Counters are one insert a name.",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
+            "nullable": "@reason, state",
+        },
+        params=(
+            Parameter(
+                name="ids",
+                argument="ids",
+                number=1,
+                sql_type="uuid[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="reason",
+                argument="reason",
+                number=2,
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+        ),
+        columns=(
+            Column(
+                name="id",
+                field="id",
+                sql_type="uuid",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="verdict",
+                field="verdict",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="state",
+                field="state",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+        ),
+        source="queries/control.sql",
+        sha256="14c24fa32304ba75529f1ccfd66a9ec44dcc31a89903f986ea00ed559b2a157d",
+    ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
         module="claim",
@@ -93,7 +157,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":many",
         text=claim.CLAIM_JOBS,
         header={
-            "purpose": "take due jobs of several queues under a lease, each with a fresh fencing token, and bury those whose lease lapsed on their last attempt.",
+            "purpose": "take due jobs of several queues under a lease, each with a fresh fencing token, and bury those whose lease lapsed on their last attempt, or after a cancel was requested.",
             "callers": "jobs.worker (every pass of a worker that has a free slot)",
             "tx": "own autocommitted statement",
             "locks": "jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for the length of the statement also a row that left its state after the snapshot. Deletes the buried.",
@@ -262,7 +326,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="4f3e27365aa52afd5b782ba4062b335e7735224fdeebdf9b57b418e0f6c72176",
+        sha256="61c248780c37a13aba64908d58bfd2e45d5ec3d01967afc8436ad5595b5b1fea",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -449,7 +513,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="588dd1790bd676fcb6fca4bb9c922c37cc826bce9e572628d54a260c9510cc56",
+        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -914,7 +978,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just being moved is seen exactly once.",
             "cost": "two unique probes",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -1026,6 +1090,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="cancel_requested_at",
+                field="cancel_requested_at",
+                sql_type="timestamptz",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="cancel_reason",
+                field="cancel_reason",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -1090,7 +1168,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="588dd1790bd676fcb6fca4bb9c922c37cc826bce9e572628d54a260c9510cc56",
+        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
     ),
     "ListAttempts": Statement(
         name="ListAttempts",
@@ -1178,7 +1256,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="588dd1790bd676fcb6fca4bb9c922c37cc826bce9e572628d54a260c9510cc56",
+        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -1197,7 +1275,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id desc, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulNewest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -1349,6 +1427,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="cancel_requested_at",
+                field="cancel_requested_at",
+                sql_type="timestamptz",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="cancel_reason",
+                field="cancel_reason",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -1406,7 +1498,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="c3083368d08afe59c238256341b8876d61913acd0e4e153b7f9324e812ecde51",
+        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
     ),
     "ListJobsOldest": Statement(
         name="ListJobsOldest",
@@ -1425,7 +1517,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulOldest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -1577,6 +1669,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="cancel_requested_at",
+                field="cancel_requested_at",
+                sql_type="timestamptz",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="cancel_reason",
+                field="cancel_reason",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -1634,7 +1740,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="c3083368d08afe59c238256341b8876d61913acd0e4e153b7f9324e812ecde51",
+        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
     ),
     "ListLockHolders": Statement(
         name="ListLockHolders",
@@ -1807,6 +1913,58 @@ STATEMENTS: Final[dict[str, Statement]] = {
         source="queries/migrate.sql",
         sha256="7690a6c9415e9c43561018e69ac0a04cbebb4ebf3903b3a9c4c659c1f115c1df",
     ),
+    "ListPauses": Statement(
+        name="ListPauses",
+        module="control",
+        function="list_pauses",
+        async_function="list_pauses_async",
+        command=":many",
+        text=control.LIST_PAUSES,
+        header={
+            "purpose": "what is paused, since when and by whom.",
+            "callers": "jobs.control.pausing (pauses)",
+            "tx": "any",
+            "locks": "none",
+            "index": "pause_pkey",
+            "fence": "none, it reads",
+            "rows": "one a pause, in order of kind and name",
+            "cost": "reads all of jobs.pause, which holds what is paused now",
+            "nullable": "paused_by",
+        },
+        params=(),
+        columns=(
+            Column(
+                name="kind",
+                field="kind",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="name",
+                field="name",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="paused_at",
+                field="paused_at",
+                sql_type="timestamptz",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="paused_by",
+                field="paused_by",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+        ),
+        source="queries/control.sql",
+        sha256="14c24fa32304ba75529f1ccfd66a9ec44dcc31a89903f986ea00ed559b2a157d",
+    ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
         module="listing",
@@ -1823,7 +1981,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsNewest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -1975,6 +2133,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="cancel_requested_at",
+                field="cancel_requested_at",
+                sql_type="timestamptz",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="cancel_reason",
+                field="cancel_reason",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -2032,7 +2204,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="c3083368d08afe59c238256341b8876d61913acd0e4e153b7f9324e812ecde51",
+        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
     ),
     "ListUnsuccessfulOldest": Statement(
         name="ListUnsuccessfulOldest",
@@ -2050,7 +2222,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsOldest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -2202,6 +2374,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="cancel_requested_at",
+                field="cancel_requested_at",
+                sql_type="timestamptz",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="cancel_reason",
+                field="cancel_reason",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -2259,7 +2445,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="c3083368d08afe59c238256341b8876d61913acd0e4e153b7f9324e812ecde51",
+        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -2291,6 +2477,45 @@ STATEMENTS: Final[dict[str, Statement]] = {
         columns=(),
         source="queries/migrate.sql",
         sha256="7690a6c9415e9c43561018e69ac0a04cbebb4ebf3903b3a9c4c659c1f115c1df",
+    ),
+    "PauseQueue": Statement(
+        name="PauseQueue",
+        module="control",
+        function="pause_queue",
+        async_function="pause_queue_async",
+        command=":execrows",
+        text=control.PAUSE_QUEUE,
+        header={
+            "purpose": "keep workers from claiming jobs of a queue.",
+            "callers": "jobs.control.pausing (pause)",
+            "tx": "own autocommitted statement, or the transaction of the caller",
+            "locks": "the new row",
+            "index": "pause_pkey",
+            "fence": "none, no job is touched. Those that run go on, are renewed and settle.",
+            "rows": "1, or 0 where it was paused already",
+            "cost": "one insert. Every later claim of the queue stops at its pause row.",
+        },
+        params=(
+            Parameter(
+                name="queue",
+                argument="queue",
+                number=1,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="paused_by",
+                argument="paused_by",
+                number=2,
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+        ),
+        columns=(),
+        source="queries/control.sql",
+        sha256="14c24fa32304ba75529f1ccfd66a9ec44dcc31a89903f986ea00ed559b2a157d",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -2461,7 +2686,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="588dd1790bd676fcb6fca4bb9c922c37cc826bce9e572628d54a260c9510cc56",
+        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
     ),
     "ReadSchemaStatus": Statement(
         name="ReadSchemaStatus",
@@ -2635,7 +2860,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "index": "job_pkey",
             "fence": "claims and worker",
             "clock": "now()",
-            "rows": "one for each pair asked: renewed; busy (ours, but somebody holds the row, an open completion for instance: ask again); lost (rescued, settled or removed: stop the run).",
+            "rows": "one for each pair asked: renewed; cancel (renewed as well, and an operator has asked to cancel it: stop the run, then settle it as cancelled); busy (ours, but somebody holds the row, an open completion for instance: ask again); lost (rescued, settled or removed: stop the run).",
             "cost": "one primary key probe and one heap-only update a job, no index is written",
         },
         params=(
@@ -2696,7 +2921,125 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/lease.sql",
-        sha256="b201736431ca0f3330b9216acfd403e141bd9d2bf2422ab8108823000f4412d1",
+        sha256="db865da04430e3d5d83b26f7126270a6d925a8360b8f11fd9243052b6e1c4b65",
+    ),
+    "RequeueJobs": Statement(
+        name="RequeueJobs",
+        module="control",
+        function="requeue_jobs",
+        async_function="requeue_jobs_async",
+        command=":many",
+        text=control.REQUEUE_JOBS,
+        header={
+            "purpose": "make finished jobs live again, ready for a first attempt.",
+            "callers": "jobs.control.requeueing, again for rows that others held",
+            "tx": "own autocommitted statement, or the transaction of the caller",
+            "locks": "jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job. Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of the same (name, tenant, idempotency key).",
+            "index": "settled_pkey, job_pkey, job_unique_idx",
+            "fence": "claims and revoked go along, so that the next claim has a token no one has ever held and a repeated settle of an earlier one is answered as before",
+            "clock": "clock_timestamp() for the due time, so that a long transaction does not backdate it",
+            "rows": "one for each distinct id asked: requeued; duplicate (a live job has its idempotency key, with its id where this statement sees it); completed (and that was not asked for); live (it has not ended, with its state); busy (another session holds the row: ask again); unknown.",
+            "cost": "one lock, one delete and one enqueue a job. Its failed attempts stay where they are.",
+            "errors": "lock timeout, deadlock or serialization failure while waiting for the same key",
+            "nullable": "state, holder",
+        },
+        params=(
+            Parameter(
+                name="ids",
+                argument="ids",
+                number=1,
+                sql_type="uuid[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="run_at",
+                argument="run_at",
+                number=2,
+                sql_type="timestamptz",
+                nullable=True,
+                null_elements=False,
+            ),
+            Parameter(
+                name="delay",
+                argument="delay",
+                number=3,
+                sql_type="interval",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="completed",
+                argument="completed",
+                number=4,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(
+            Column(
+                name="id",
+                field="id",
+                sql_type="uuid",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="verdict",
+                field="verdict",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="state",
+                field="state",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="holder",
+                field="holder",
+                sql_type="uuid",
+                nullable=True,
+                null_elements=False,
+            ),
+        ),
+        source="queries/control.sql",
+        sha256="14c24fa32304ba75529f1ccfd66a9ec44dcc31a89903f986ea00ed559b2a157d",
+    ),
+    "ResumeQueue": Statement(
+        name="ResumeQueue",
+        module="control",
+        function="resume_queue",
+        async_function="resume_queue_async",
+        command=":execrows",
+        text=control.RESUME_QUEUE,
+        header={
+            "purpose": "let workers claim jobs of a paused queue again.",
+            "callers": "jobs.control.pausing (resume)",
+            "tx": "own autocommitted statement, or the transaction of the caller",
+            "locks": "the row it deletes",
+            "index": "pause_pkey",
+            "fence": "none, no job is touched",
+            "rows": "1, or 0 where it was not paused",
+            "cost": "one delete",
+        },
+        params=(
+            Parameter(
+                name="queue",
+                argument="queue",
+                number=1,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(),
+        source="queries/control.sql",
+        sha256="14c24fa32304ba75529f1ccfd66a9ec44dcc31a89903f986ea00ed559b2a157d",
     ),
     "SettleJobs": Statement(
         name="SettleJobs",
@@ -2706,7 +3049,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":many",
         text=settle.SETTLE_JOBS,
         header={
-            "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count).",
+            "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count), cancelled (stopped as an operator asked). Where a cancel was requested, completed stays completed, because the work has happened, and everything else ends as cancelled.",
             "callers": "jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the body)",
             "tx": "own autocommitted statement, or the transaction of the caller",
             "locks": "jobs.job rows for update, skip locked, held to commit. Waits for nobody.",
@@ -2815,7 +3158,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="05cd9f47f85d6dfe3eb39debbe794003e700830a423c1ed3f464357ec4379fc4",
+        sha256="1aea84183531a4c6ce7932c9caca58d035d9cae40693a3c187a74f0d88fa4153",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",

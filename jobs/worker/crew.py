@@ -64,6 +64,20 @@ class Crew:
         task.cancel()
         return True
 
+    def cancel(self, job: Held) -> bool:
+        """Cancel a run because an operator asked for it; its settle says so.
+
+        Returns:
+            Whether it is cancelled by this call. Not so where it has ended or was cancelled before.
+        """
+        task = job.task
+        if task is None or task.done() or job.stop_reason is not None:
+            return False
+        job.stop_reason = "cancel"
+        job.run._cancelled.set()
+        task.cancel()
+        return True
+
     async def drain(self, seconds: float, hurry: asyncio.Event, grace: float) -> None:
         """Wait for the runs to end, then cancel the rest, which are handed back.
 
@@ -106,9 +120,9 @@ class Crew:
             self._empty.set()
         if task.cancelled():
             # Before its first step, or after its last: the outcome stands if there is one.
-            if job.outcome is None and job.stop_reason in (None, "drain"):
-                job.outcome = Outcome("released")
+            if job.outcome is None and job.settles:
+                job.outcome = job.stopped
         elif (error := task.exception()) is not None:
             logger.error("running job %s failed inside the worker", job.id, exc_info=error)
-            job.outcome = _FAULT if job.stop_reason in (None, "drain") else None
+            job.outcome = _FAULT if job.settles else None
         self._ended(job)

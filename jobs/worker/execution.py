@@ -29,7 +29,6 @@ _OVERRUN_GRACE = 1.0
 _FAULT_DELAY = timedelta(seconds=30)
 
 _COMPLETED = Outcome("completed")
-_RELEASED = Outcome("released")
 
 
 def storable(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -101,11 +100,11 @@ class Executor:
         try:
             outcome = await self._attempt(job)
         except asyncio.CancelledError:
-            outcome = _RELEASED  # by a drain; other reasons are looked at below
+            outcome = job.stopped  # by a drain or a cancel; other reasons are looked at below
         except BaseException as error:  # the last line of defence for the loop
             logger.exception("running job %s (%s) failed inside the worker", job.id, job.row.name)
             outcome = failure(error, _FAULT_DELAY)
-        job.outcome = outcome if job.stop_reason in (None, "drain") else None
+        job.outcome = outcome if job.settles else None
 
     async def _attempt(self, job: Held) -> Outcome:
         handle = self._registry.get(job.row.name)
@@ -218,7 +217,7 @@ class Executor:
 
     def _failed(self, handle: JobHandle[Any], job: Held, error: BaseException) -> Outcome:
         if job.stop_reason is not None:
-            return _RELEASED  # whatever it raised, the interruption was ours
+            return job.stopped  # whatever it raised, the interruption was ours
         outcome = failure(error, handle.retry.delay_for(job.row.attempt))
         logger.warning(
             "job %s (%s) failed in attempt %d of %d: %s: %s",

@@ -17,7 +17,7 @@ class Outcome:
     """What a finished run asks of the database.
 
     Attributes:
-        kind: completed, retry, dead or released.
+        kind: completed, retry, dead, released or cancelled.
         delay: Until the job is due again, for retry and released.
         error_type: Class name of the error, None without one.
         error_message: Its text, bounded and free of what PostgreSQL cannot store.
@@ -41,8 +41,8 @@ class Held:
         renewed_at: Monotonic seconds when the newest lease that landed was asked for.
         task: The task that runs it, None until it starts.
         thread: Whether the function runs in a thread, which cannot be interrupted.
-        stop_reason: Why the worker cancelled it (lost, drain, and abandoned where it does not end);
-            None while it did not.
+        stop_reason: Why the worker cancelled it (lost, cancel, drain, and abandoned where it does
+            not end); None while it did not.
         outcome: Set when the run has ended; None then where nothing may be written any more.
         tries: How often its settle has met a row that another session held.
         answered: Whether its settle has had its answer.
@@ -57,6 +57,16 @@ class Held:
     outcome: Outcome | None = None
     tries: int = 0
     answered: bool = False
+
+    @property
+    def settles(self) -> bool:
+        """Whether its end may be written: its lease is not lost, and it is not abandoned."""
+        return self.stop_reason in (None, "cancel", "drain")
+
+    @property
+    def stopped(self) -> Outcome:
+        """The outcome of a run that ended because the worker cancelled it."""
+        return Outcome("cancelled" if self.stop_reason == "cancel" else "released")
 
     @property
     def id(self) -> UUID:

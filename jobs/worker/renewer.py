@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVarTuple
 
 import psycopg
 
@@ -24,6 +25,8 @@ from jobs.worker.loopwatch import LoopWatch
 from jobs_sql.lease import RenewLeasesRow, renew_leases
 
 logger = logging.getLogger("jobs.worker")
+
+Ts = TypeVarTuple("Ts")
 
 MAX_BATCH = 1_000
 _TICK = 0.25
@@ -36,6 +39,8 @@ class Renewer:
     What it finds lost it reports through ``lost``, called in the event loop with the job and the
     reason. Besides the database's answer, a job counts as lost when no renewal of it has landed for
     a whole lease by this process's monotonic clock: nobody can know then who holds it.
+
+    A job that an operator wants cancelled it reports through ``cancel``, at every renewal anew.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Renewer:
         worker: str,
         lease: timedelta,
         lost: Callable[[Held, str], None],
+        cancel: Callable[[Held], None],
     ) -> None:
         self._target = target
         self._holding = holding
@@ -54,6 +60,7 @@ class Renewer:
         self._every = self._lease_seconds / 3
         self._retry_every = min(1.0, self._every / 4)
         self._lost = lost
+        self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop, threading.get_ident())
         self._conn: psycopg.Connection[object] | None = None
@@ -135,6 +142,9 @@ class Renewer:
             job = jobs[(row.id, row.claims)]
             if row.verdict == "renewed":
                 job.renewed_at = asked_at
+            elif row.verdict == "cancel":
+                job.renewed_at = asked_at  # it keeps its lease until it has stopped
+                self._tell(self._cancel, job)
             elif row.verdict == "lost":
                 self._report(job, "the database has given it to another worker or ended it")
             elif job.run._completion_landed:
@@ -160,8 +170,11 @@ class Renewer:
             )
 
     def _report(self, job: Held, reason: str) -> None:
+        self._tell(self._lost, job, reason)
+
+    def _tell(self, whom: Callable[[*Ts], None], *what: *Ts) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, nobody is left to tell
-            self._loop.call_soon_threadsafe(self._lost, job, reason)
+            self._loop.call_soon_threadsafe(whom, *what)
 
     def _drop(self) -> None:
         conn, self._conn = self._conn, None

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import Connection, sql
 
+from jobs.control import cancel_many, pause, pauses, requeue_many, resume
 from jobs.errors import MigrationRightsMissing
 from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queue_stats
 from jobs.migrate import check, migrate, render
@@ -30,6 +31,7 @@ from tests.sql.calls import (
     settle,
     undo,
 )
+from tests.sql.tables import lapse
 from tests.support.catalog import dump
 from tests.support.server import ROOT
 
@@ -262,6 +264,35 @@ class TestWorking:
             "delete from jobs.settled",
             "truncate jobs.job",
             "delete from jobs.pause",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(forbidden.encode())
+
+    def test_an_operator(self, owner: Connection[Any], app: str, conn: Connection[Any]) -> None:
+        owner.execute(grants("operator", app).encode())
+        check(conn)
+        held, lapsing, failed = (running(owner, idempotency_key=key) for key in "abc")
+        lapse(owner, lapsing[0])
+        settle(owner, dead(failed))
+        waiting = made(owner)
+        answers = cancel_many(conn, [held[0], lapsing[0], waiting, failed[0]])
+        assert [answer.outcome for answer in answers] == [
+            "requested",
+            "cancelled",
+            "cancelled",
+            "finished",
+        ]
+        again = requeue_many(conn, [failed[0], waiting, held[0]])
+        assert [answer.outcome for answer in again] == ["requeued", "requeued", "live"]
+        assert pause(conn, "q")
+        assert [one.name for one in pauses(conn)] == ["q"]
+        assert resume(conn, "q")
+        assert get_job(conn, held[0]).cancel_requested_at is not None
+        for forbidden in (
+            "update jobs.settled set state = 'completed'",
+            "delete from jobs.attempt",
+            "delete from jobs.counter",
+            "truncate jobs.job",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(forbidden.encode())

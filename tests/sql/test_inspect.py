@@ -87,6 +87,8 @@ class TestGetJob:
             available_at=job.available_at,
             claimed_at=None,
             lease_expires_at=None,
+            cancel_requested_at=None,
+            cancel_reason=None,
             created_at=job.created_at,
             settled_at=None,
             stop_reason=None,

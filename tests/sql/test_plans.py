@@ -15,7 +15,18 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from tests.sql.calls import MINUTE, Held, Item, claim, enqueue, enqueue_many, new_id, seed
+from tests.sql.calls import (
+    MINUTE,
+    Held,
+    Item,
+    claim,
+    dead,
+    enqueue,
+    enqueue_many,
+    new_id,
+    seed,
+    settle,
+)
 from tests.sql.test_enqueue_many import arrays
 from tests.sql.volume import (
     claiming,
@@ -254,6 +265,41 @@ class TestSettleAndRenew:
         refuse_scans(plan)
         assert plan.indexes == {"job_pkey"}
         assert plan.buffers < 20 * BATCH, str(plan)
+
+
+class TestControl:
+    def test_a_cancel_goes_through_the_primary_keys(
+        self, probe: Conn, way: Way, held: list[Held]
+    ) -> None:
+        waiting = probe.execute(
+            "select id from jobs.job where queue = %s and state = 'ready' limit 50", [way.queue(6)]
+        )
+        ids = [id for (id,) in waiting] + [id for id, _ in held] + [new_id() for _ in range(10)]
+        plan = explain(probe, "CancelJobs", generic=way.generic, ids=ids, reason="r")
+        assert plan.rows == len(ids) == BATCH + 60
+        refuse_scans(plan)
+        assert {"job_pkey", "settled_pkey"} <= plan.indexes
+        assert plan.buffers < 35 * len(ids), str(plan)
+
+    def test_a_requeue_goes_through_keys_alone(
+        self, probe: Conn, way: Way, held: list[Held]
+    ) -> None:
+        ended = [id for id, _ in held]
+        settle(probe, *(dead(one) for one in held))
+        ids = [*ended, *(new_id() for _ in range(10))]
+        plan = explain(
+            probe,
+            "RequeueJobs",
+            generic=way.generic,
+            ids=ids,
+            run_at=None,
+            delay=MINUTE,
+            completed=False,
+        )
+        assert plan.rows == BATCH + 10
+        refuse_scans(plan)
+        assert {"job_pkey", "settled_pkey", "job_unique_idx"} <= plan.indexes
+        assert plan.buffers < 45 * len(ids), str(plan)
 
 
 class TestEnqueue:

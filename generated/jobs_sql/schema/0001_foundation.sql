@@ -28,11 +28,13 @@ create table jobs.job (
     claimed_at timestamptz,
     lease_expires_at timestamptz,
     rescue_at timestamptz,
+    cancel_requested_at timestamptz,
     claims bigint not null default 0,
     revoked bigint not null default 0,
     attempt bigint not null default 0,
     state text not null default 'ready',
     worker text,
+    cancel_reason text,
     last_error text,
     unique_key bytea,
     run_id uuid not null,
@@ -55,6 +57,9 @@ create table jobs.job (
         and (state = 'running') = (lease_expires_at is not null)
         and (state = 'running') = (rescue_at is not null)
     ),
+    -- Only a running row has a request, but a check that also names the state would fail the cancel
+    -- whose snapshot has missed the claim: constraints are tested on the old version first.
+    constraint job_cancel_check check (cancel_reason is null or cancel_requested_at is not null),
     constraint job_fence_check check (revoked >= 0 and claims >= revoked),
     constraint job_attempt_check check (attempt >= 0 and max_attempts >= 1),
     constraint job_priority_check check (priority between 0 and 3),
@@ -99,6 +104,8 @@ comment on column jobs.job.available_at is 'Not claimed before this instant. Due
 comment on column jobs.job.claimed_at is 'When the newest claim was made.';
 comment on column jobs.job.lease_expires_at is 'End of the lease of the running job as last renewed. Null unless running.';
 comment on column jobs.job.rescue_at is 'End of the lease as first given. No rescue looks at the row before it. Null unless running.';
+comment on column jobs.job.cancel_requested_at is 'When an operator asked to cancel the running job. It never becomes ready again.';
+comment on column jobs.job.cancel_reason is 'Why, as the operator put it.';
 comment on column jobs.job.claims is 'How often the job was claimed. Never reset: the fencing token of the newest claim.';
 comment on column jobs.job.revoked is 'The newest claim that was taken from its holder by anything but its own settle.';
 comment on column jobs.job.attempt is 'Attempts begun and not given back. Compared with max_attempts.';
@@ -123,6 +130,8 @@ create table jobs.settled (
     attempt bigint not null,
     state text not null,
     stop_reason text,
+    cancel_requested_at timestamptz,
+    cancel_reason text,
     worker text,
     last_error text,
     run_id uuid not null,
@@ -156,7 +165,8 @@ create index settled_unsuccessful_idx on jobs.settled (state, id, queue) where s
 
 comment on table jobs.settled is 'Finished jobs. The settle inserts the row in the statement that deletes it from jobs.job.';
 comment on column jobs.settled.state is 'completed, failed (exhausted, no dead letter wanted), dead (exhausted or terminal), cancelled.';
-comment on column jobs.settled.stop_reason is 'Why a job that did not complete was ended: exhausted, terminal, lease lapsed, superseded.';
+comment on column jobs.settled.stop_reason is 'Why a job that did not complete was ended: exhausted, terminal, lease lapsed, superseded, cancel requested.';
+comment on column jobs.settled.cancel_requested_at is 'When a cancel was asked for, if ever. A job that completed all the same keeps it.';
 
 -- One row for each failed attempt.
 create table jobs.attempt (

@@ -16,8 +16,8 @@ _PARAMETER = re.compile(r"(?<!\w)@[a-z_]\w*|sqlc\.\w+\(")
 _VERB = (
     "Acquire|Add|Advance|Append|Begin|Cancel|Check|Claim|Commit|Copy|Count|Delete|Enqueue|Find|Fold"
     "|Get|Insert|Keep|List|Listen|Lock|Mark|Move|Notify|Pause|Prepare|Promote|Prune|Read|Record"
-    "|Register|Release|Remove|Renew|Replace|Rescue|Resign|Resume|Retry|Save|Set|Settle|Start|Stop"
-    "|Store|Suspend|Sweep|Undo|Unlisten|Update|Wait|Wake|Write"
+    "|Register|Release|Remove|Renew|Replace|Requeue|Rescue|Resign|Resume|Retry|Save|Set|Settle|Start"
+    "|Stop|Store|Suspend|Sweep|Undo|Unlisten|Update|Wait|Wake|Write"
 )
 _NAME = re.compile(rf"(?:{_VERB})(?:[A-Z][a-z0-9]+)+")
 

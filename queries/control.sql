@@ -1,0 +1,328 @@
+-- name: CancelJobs :many
+-- purpose: end jobs that wait, and ask for the end of those that run.
+-- callers: jobs.control.cancelling, again for rows that others held
+-- tx: own autocommitted statement, or the transaction of the caller
+-- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody. Deletes those
+--     that wait.
+-- index: job_pkey, settled_pkey
+-- fence: none, an operator may take any job. One that waits is held by nobody, so nothing is
+--     revoked and a repeated settle of an earlier claim is still answered as one. A claim whose
+--     lease has lapsed is revoked.
+-- clock: statement_timestamp() for the lapse of a lease and for the time of the request
+-- rows: one for each distinct id asked: cancelled (ended by this statement: it waited, or its lease
+--     had lapsed); requested (it runs; its next renewal tells the worker, and its settle or lapse
+--     ends it); finished (ended before, with the state); busy (another session holds the row: ask
+--     again); unknown.
+-- cost: a job that waits is one lock, one delete and one insert; one that runs a lock and one
+--     heap-only update, or none where a cancel was requested before. Counters are one insert a
+--     name.
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest renewal
+-- nullable: @reason, state
+with /* jobs:cancel_jobs */ asked as (
+    select distinct listed.id
+    from (select unnest(@ids::uuid[]) as id) as listed
+),
+
+held as materialized (
+    select
+        j.id,
+        j.run_id,
+        j.queue,
+        j.name,
+        j.tenant,
+        j.priority,
+        j.attempt,
+        j.max_attempts,
+        j.claims,
+        j.revoked,
+        j.dead_letter,
+        j.idempotency_scope,
+        j.idempotency_key,
+        j.traceparent,
+        j.enqueued_by,
+        j.worker,
+        j.last_error,
+        j.claimed_at,
+        j.cancel_requested_at,
+        j.cancel_reason,
+        j.created_at,
+        j.input,
+        case
+            when j.state <> 'running' then 'cancelled'
+            when j.lease_expires_at <= statement_timestamp() then 'lapsed'
+            else 'requested'
+        end as fate,
+        'the lease ended at ' || j.lease_expires_at::text || ' without a settle' as message
+    from asked as a
+    inner join jobs.job as j on a.id = j.id
+    for update of j skip locked
+),
+
+moved as (
+    insert into jobs.settled (
+        id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
+        stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
+        traceparent, enqueued_by, claimed_at, cancel_requested_at, cancel_reason, created_at, input
+    )
+    select
+        h.id,
+        h.run_id,
+        h.queue,
+        h.name,
+        h.tenant,
+        h.priority,
+        h.attempt,
+        h.max_attempts,
+        h.claims,
+        case when h.fate = 'lapsed' then h.claims else h.revoked end,
+        'cancelled',
+        'cancel requested',
+        h.worker,
+        case when h.fate = 'lapsed' then 'LeaseLapsed: ' || h.message else h.last_error end,
+        h.dead_letter,
+        h.idempotency_scope,
+        h.idempotency_key,
+        h.traceparent,
+        h.enqueued_by,
+        h.claimed_at,
+        coalesce(h.cancel_requested_at, statement_timestamp()),
+        case
+            when h.cancel_requested_at is null then sqlc.narg('reason')::text
+            else h.cancel_reason
+        end,
+        h.created_at,
+        h.input
+    from held as h
+    where h.fate <> 'requested'
+    on conflict (id) do nothing /* one odd row must not fail its neighbours */
+),
+
+gone as (
+    delete from jobs.job as j
+    where j.id = any(array(select h.id from held as h where h.fate <> 'requested'))
+),
+
+flagged as (
+    update jobs.job as j
+    set
+        cancel_requested_at = statement_timestamp(),
+        cancel_reason = sqlc.narg('reason')::text
+    where
+        j.id = any(array(
+            select h.id
+            from held as h
+            where h.fate = 'requested' and h.cancel_requested_at is null /* the first one stands */
+        ))
+),
+
+noted as (
+    insert into jobs.attempt (job_id, claims, attempt, worker, error_type, error_message)
+    select
+        h.id,
+        h.claims,
+        h.attempt,
+        h.worker,
+        'LeaseLapsed',
+        h.message
+    from held as h
+    where h.fate = 'lapsed'
+    on conflict do nothing
+),
+
+counted as (
+    insert into jobs.counter (bucket, name, outcome, amount)
+    select
+        date_trunc('minute', statement_timestamp()),
+        h.name,
+        'cancelled',
+        count(*)
+    from held as h
+    where h.fate <> 'requested'
+    group by h.name
+)
+
+select
+    h.id,
+    (case when h.fate = 'requested' then 'requested' else 'cancelled' end)::text as verdict,
+    (case when h.fate = 'requested' then 'running' else 'cancelled' end)::text as state
+from held as h
+union all
+select
+    a.id,
+    (case
+        when j.id is not null then 'busy'
+        when s.id is not null then 'finished'
+        else 'unknown'
+    end)::text,
+    s.state
+from asked as a
+left join jobs.job as j on a.id = j.id
+left join jobs.settled as s on a.id = s.id
+where a.id not in (select h.id from held as h);
+
+-- name: RequeueJobs :many
+-- purpose: make finished jobs live again, ready for a first attempt.
+-- callers: jobs.control.requeueing, again for rows that others held
+-- tx: own autocommitted statement, or the transaction of the caller
+-- locks: jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job.
+--     Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of
+--     the same (name, tenant, idempotency key).
+-- index: settled_pkey, job_pkey, job_unique_idx
+-- fence: claims and revoked go along, so that the next claim has a token no one has ever held and
+--     a repeated settle of an earlier one is answered as before
+-- clock: clock_timestamp() for the due time, so that a long transaction does not backdate it
+-- rows: one for each distinct id asked: requeued; duplicate (a live job has its idempotency key,
+--     with its id where this statement sees it); completed (and that was not asked for); live (it
+--     has not ended, with its state); busy (another session holds the row: ask again); unknown.
+-- cost: one lock, one delete and one enqueue a job. Its failed attempts stay where they are.
+-- errors: lock timeout, deadlock or serialization failure while waiting for the same key
+-- nullable: state, holder
+with /* jobs:requeue_jobs */ asked as (
+    select distinct listed.id
+    from (select unnest(@ids::uuid[]) as id) as listed
+),
+
+held as materialized (
+    select
+        s.id,
+        s.run_id,
+        s.queue,
+        s.name,
+        s.tenant,
+        s.priority,
+        s.max_attempts,
+        s.claims,
+        s.revoked,
+        s.state,
+        s.dead_letter,
+        s.idempotency_scope,
+        s.idempotency_key,
+        sha256(convert_to(s.idempotency_key, 'UTF8')) as unique_key,
+        s.traceparent,
+        s.enqueued_by,
+        s.last_error,
+        s.claimed_at,
+        s.created_at,
+        s.input
+    from asked as a
+    inner join jobs.settled as s on a.id = s.id
+    order by s.id
+    for update of s skip locked
+),
+
+added as (
+    insert into jobs.job (
+        id, run_id, queue, name, tenant, priority, available_at, max_attempts, claims, revoked,
+        dead_letter, idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by,
+        last_error, claimed_at, created_at, input
+    )
+    select
+        h.id,
+        h.run_id,
+        h.queue,
+        h.name,
+        h.tenant,
+        h.priority,
+        coalesce(sqlc.narg('run_at')::timestamptz, clock_timestamp() + @delay::interval),
+        h.max_attempts,
+        h.claims,
+        h.revoked,
+        h.dead_letter,
+        h.idempotency_scope,
+        h.idempotency_key,
+        h.unique_key,
+        h.traceparent,
+        h.enqueued_by,
+        h.last_error,
+        h.claimed_at,
+        h.created_at,
+        h.input
+    from held as h
+    where h.state <> 'completed' or @completed::boolean
+    order by convert_to(h.tenant, 'UTF8'), h.unique_key, h.id /* as a bulk enqueue does */
+    on conflict do nothing
+    returning id, name, tenant, unique_key
+),
+
+gone as (
+    delete from jobs.settled as s
+    where s.id = any(array(select n.id from added as n))
+)
+
+select
+    h.id,
+    (case
+        when h.id in (select n.id from added as n) then 'requeued'
+        when h.state = 'completed' and not @completed::boolean then 'completed'
+        else 'duplicate'
+    end)::text as verdict,
+    (case when h.id in (select n.id from added as n) then null else h.state end)::text as state,
+    holder.id as holder
+from held as h
+left join lateral (
+    select j.id
+    from jobs.job as j
+    where j.name = h.name and j.tenant = h.tenant and j.unique_key = h.unique_key
+    union all
+    select n.id
+    from added as n
+    where n.name = h.name and n.tenant = h.tenant and n.unique_key = h.unique_key and n.id <> h.id
+    limit 1
+) as holder on true
+union all
+select
+    a.id,
+    (case
+        when j.id is not null then 'live'
+        when s.id is not null then 'busy'
+        else 'unknown'
+    end)::text,
+    coalesce(j.state, s.state),
+    null
+from asked as a
+left join jobs.job as j on a.id = j.id
+left join jobs.settled as s on a.id = s.id
+where a.id not in (select h.id from held as h);
+
+-- name: PauseQueue :execrows
+-- purpose: keep workers from claiming jobs of a queue.
+-- callers: jobs.control.pausing (pause)
+-- tx: own autocommitted statement, or the transaction of the caller
+-- locks: the new row
+-- index: pause_pkey
+-- fence: none, no job is touched. Those that run go on, are renewed and settle.
+-- rows: 1, or 0 where it was paused already
+-- cost: one insert. Every later claim of the queue stops at its pause row.
+insert /* jobs:pause_queue */ into jobs.pause (kind, name, paused_by)
+values ('queue', @queue::text, sqlc.narg('paused_by')::text)
+on conflict (kind, name) do nothing;
+
+-- name: ResumeQueue :execrows
+-- purpose: let workers claim jobs of a paused queue again.
+-- callers: jobs.control.pausing (resume)
+-- tx: own autocommitted statement, or the transaction of the caller
+-- locks: the row it deletes
+-- index: pause_pkey
+-- fence: none, no job is touched
+-- rows: 1, or 0 where it was not paused
+-- cost: one delete
+delete /* jobs:resume_queue */ from jobs.pause as p
+where p.kind = 'queue' and p.name = @queue::text;
+
+-- name: ListPauses :many
+-- purpose: what is paused, since when and by whom.
+-- callers: jobs.control.pausing (pauses)
+-- tx: any
+-- locks: none
+-- index: pause_pkey
+-- fence: none, it reads
+-- rows: one a pause, in order of kind and name
+-- cost: reads all of jobs.pause, which holds what is paused now
+-- nullable: paused_by
+select /* jobs:list_pauses */
+    p.kind,
+    p.name,
+    p.paused_at,
+    p.paused_by
+from jobs.pause as p
+order by p.kind, p.name;
