@@ -347,10 +347,8 @@ class Worker:
         elif state == "cancelled" or (outcome is not None and outcome.kind == "cancelled"):
             stats.cancelled += 1
             logger.info(
-                "job %s (%s) ended as cancelled in attempt %d of %d",
+                "job %s (%s) ended as cancelled",
                 *about,
-                job.row.attempt,
-                job.row.max_attempts,
                 extra=extra | {"event": "jobs.worker.cancelled"},
             )
         elif outcome is None or outcome.kind == "released":
