@@ -8,15 +8,30 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jobs.cli import migrate, version, worker
+import psycopg
+from psycopg import errors
+
+from jobs.cli import enqueue, looking, migrate, operating, version, worker
 from jobs.cli.arguments import Subcommands
-from jobs.errors import ConfigError, JobsError, ModuleShadowed
+from jobs.errors import (
+    ConfigError,
+    ControlInvalid,
+    InvalidInput,
+    JobsError,
+    ModuleShadowed,
+    PageInvalid,
+)
 
 _ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
     migrate.add_parser,
     worker.add_parser,
+    enqueue.add_parser,
+    looking.add_parser,
+    operating.add_parser,
     version.add_parser,
 )
+
+_MISUSES: Final = (ConfigError, ControlInvalid, InvalidInput, ModuleShadowed, PageInvalid)
 
 _FAILED = 1
 _MISUSED = 2
@@ -46,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except JobsError as error:
         print(f"error: {error.cause} [{error.code}]\nfix: {error.fix}", file=sys.stderr)
-        return _MISUSED if isinstance(error, ConfigError | ModuleShadowed) else _FAILED
+        return _MISUSED if isinstance(error, _MISUSES) else _FAILED
+    except psycopg.Error as error:
+        print(_said_by_database(error), file=sys.stderr)
+        return _FAILED
     except BrokenPipeError:
         # Whoever read the output had enough. Python would complain again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,3 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse has printed what it has to say
         return end.code if isinstance(end.code, int) else _FAILED
     return status
+
+
+def _said_by_database(error: psycopg.Error) -> str:
+    """An error of the database in the form of ours: what it says, its code, and what to do."""
+    cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
+        fix = "Run `jobs migrate`: the tables are not there, or older than this version."
+    elif isinstance(error, errors.InsufficientPrivilege):
+        fix = "Let the owner grant this role what docs/install.md lists for what it does."
+    else:
+        fix = "See what the database says; nothing was changed."
+    return f"error: {cause} [SQLSTATE {error.sqlstate or '(none)'}]\nfix: {fix}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from jobs.errors import ConfigError
 
@@ -65,3 +66,58 @@ def seconds(text: str) -> timedelta:
         return timedelta(seconds=float(text))
     except OverflowError:
         raise ValueError(text) from None
+
+
+def job_id(text: str) -> UUID:
+    """Read the id of a job.
+
+    Raises:
+        ConfigError: It is no UUID.
+    """
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is not the id of a job",
+            fix="Give the whole UUID as `jobs list` prints it.",
+        ) from None
+
+
+def job_ids(texts: Iterable[str]) -> list[UUID]:
+    """Read ids, each once, in their order. Raises as `job_id`."""
+    return list(dict.fromkeys(job_id(text) for text in texts))
+
+
+def add_when(parser: argparse.ArgumentParser) -> None:
+    """Give a command the options --delay and --at, to be read with `instant_of`."""
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--delay", type=seconds, metavar="SECONDS", help="how long it waits at least")
+    when.add_argument(
+        "--at",
+        metavar="TIME",
+        help="not before this time, which must have an offset: 2026-03-08T02:30:00+01:00",
+    )
+
+
+def instant_of(args: argparse.Namespace) -> datetime | None:
+    """The instant given as --at.
+
+    Raises:
+        ConfigError: It is no time, or has no offset, so that nobody can tell which instant it is.
+    """
+    text: str | None = args.at
+    if text is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--at: {text!r} is not a time",
+            fix="Write it as 2026-03-08T02:30:00+01:00, or with Z for UTC.",
+        ) from None
+    if instant.utcoffset() is None:
+        raise ConfigError(
+            f"--at: {text!r} has no offset, so nobody can tell which instant it is",
+            fix="Add one, for example +01:00, or Z for UTC.",
+        )
+    return instant
