@@ -64,19 +64,23 @@ class Crew:
         task.cancel()
         return True
 
-    def cancel(self, job: Held) -> bool:
+    def cancel(self, job: Held) -> None:
         """Cancel a run because an operator asked for it; its settle says so.
 
-        Returns:
-            Whether it is cancelled by this call. Not so where it has ended or was cancelled before.
+        Does nothing where it has ended or was cancelled before.
         """
         task = job.task
         if task is None or task.done() or job.stop_reason is not None:
-            return False
+            return
         job.stop_reason = "cancel"
         job.run._cancelled.set()
         task.cancel()
-        return True
+        logger.info(
+            "job %s (%s) is cancelled, as an operator asked",
+            job.id,
+            job.row.name,
+            extra={"event": "jobs.worker.cancelling", "job": str(job.id)},
+        )
 
     async def drain(self, seconds: float, hurry: asyncio.Event, grace: float) -> None:
         """Wait for the runs to end, then cancel the rest, which are handed back.

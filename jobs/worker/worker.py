@@ -157,7 +157,7 @@ class Worker:
             claims, self.config, self._take, self._choked, self._busy, self._idle
         )
         self._renewer = Renewer(
-            self._target, self._holding, self.name, self.config.lease, self._lost, self._cancel
+            self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
         )
         self._renewer.start()
         self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
@@ -309,16 +309,6 @@ class Worker:
             extra={"event": "jobs.worker.lease_lost", "job": str(job.id)},
         )
         self._let_go(job)
-
-    def _cancel(self, job: Held) -> None:
-        """An operator has asked to cancel a job; one that has ended is left alone."""
-        if self._crew.cancel(job):
-            logger.info(
-                "job %s (%s) is cancelled, as an operator asked",
-                job.id,
-                job.row.name,
-                extra={"event": "jobs.worker.cancelling", "job": str(job.id)},
-            )
 
     def _answered(self, job: Held, verdict: str, state: str | None) -> None:
         """The database has answered a settle (called by the settler)."""

@@ -17,6 +17,9 @@ from jobs import errors
 EXTRA = {
     errors.InvalidInput: {"field": "input.items[3]"},
     errors.DuplicateJob: {"id": uuid4(), "run_id": uuid4()},
+    errors.JobBusy: {"id": uuid4()},
+    errors.JobNotCancellable: {"id": uuid4(), "state": "completed"},
+    errors.JobNotRequeueable: {"id": uuid4(), "state": "dead", "holder": uuid4()},
 }
 FAMILY = sorted(
     (

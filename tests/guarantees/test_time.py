@@ -56,7 +56,11 @@ def test_no_time_of_a_process_is_sent_but_the_start_times_of_callers() -> None:
         for parameter in statement.params
         if "timestamp" in parameter.sql_type or parameter.sql_type.startswith(("date", "time"))
     }
-    assert sent == {("EnqueueJob", "run_at"), ("EnqueueJobs", "run_ats")}
+    assert sent == {
+        ("EnqueueJob", "run_at"),
+        ("EnqueueJobs", "run_ats"),
+        ("RequeueJobs", "run_at"),
+    }
 
 
 async def test_due_times_leases_and_retries_are_the_databases(
