@@ -41,8 +41,12 @@ _CUT_SECONDS = 1.0
 # table was empty must not be a sequential scan when it is not.
 _PLANNER = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
 # A claim that waits behind DDL gives up and tries again, and one whose process died is abandoned by
-# the server instead of claiming jobs for nobody.
-_SAFETY = "-c lock_timeout=5s -c client_connection_check_interval=2s"
+# the server instead of claiming jobs for nobody. The statements are made for READ COMMITTED, which
+# a role or a database may have set otherwise.
+_SAFETY = (
+    "-c lock_timeout=5s -c client_connection_check_interval=2s"
+    r" -c default_transaction_isolation=read\ committed"
+)
 
 _NOT_CONNINFO = frozenset({"autocommit", "row_factory", "cursor_factory", "context"})
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
+
+from jobs.errors import CompletionRolledBack
+from jobs.worker.held import Held
+
+logger = logging.getLogger("jobs.worker")
 
 State = Literal["idle", "starting", "running", "draining", "stopped"]
 
@@ -41,3 +47,58 @@ class WorkerStats:
     released: int = 0
     lost: int = 0
     abandoned: int = 0
+
+
+def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> None:
+    """Count the answer to a settle, and log what somebody should know of.
+
+    Args:
+        stats: Changed in place.
+        job: The job, with the outcome that was sent.
+        verdict: landed, repeated, lost or refused.
+        state: The state the job is in now; None unless landed.
+    """
+    outcome = job.outcome
+    about = (job.id, job.row.name)
+    extra = {"job": str(job.id), "state": state}
+    if verdict in ("lost", "refused"):
+        stats.lost += 1
+        logger.error(
+            "the outcome of job %s (%s) was not recorded: %s",
+            *about,
+            "its lease had been lost" if verdict == "lost" else "the database refuses it",
+            extra=extra | {"event": "jobs.settle.unowned"},
+        )
+    elif verdict == "repeated" and job.run._completion_landed:
+        stats.completed += 1
+        error = outcome.error_type if outcome is not None else None
+        if error not in (None, CompletionRolledBack.__qualname__):
+            logger.warning(
+                "job %s (%s) stays completed: its function went wrong after run.complete() had "
+                "been committed",
+                *about,
+                extra=extra | {"event": "jobs.run.failed_after_completion"},
+            )
+    elif state == "cancelled" or (outcome is not None and outcome.kind == "cancelled"):
+        stats.cancelled += 1
+        logger.info(
+            "job %s (%s) ended as cancelled",
+            *about,
+            extra=extra | {"event": "jobs.worker.cancelled"},
+        )
+    elif outcome is None or outcome.kind == "released":
+        stats.released += 1
+    elif outcome.kind == "completed":
+        stats.completed += 1
+    elif state is None or state == "ready":
+        stats.retried += 1
+    else:
+        stats.ended += 1
+        logger.error(
+            "job %s (%s) ended as %s in attempt %d of %d",
+            *about,
+            state,
+            job.row.attempt,
+            job.row.max_attempts,
+            extra=extra | {"event": "jobs.worker.ended"},
+        )

@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 import psycopg
 
-from jobs.errors import CompletionRolledBack, ConfigError, DatabaseUnreachable
+from jobs.errors import ConfigError, DatabaseUnreachable
 from jobs.registry import Registry
 from jobs.worker.claimer import Claimer
 from jobs.worker.config import configure
@@ -26,7 +26,7 @@ from jobs.worker.listener import Listener, listening_target
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.signals import on_stop_signal
-from jobs.worker.stats import WorkerStats
+from jobs.worker.stats import WorkerStats, account
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -325,50 +325,7 @@ class Worker:
     def _answered(self, job: Held, verdict: str, state: str | None) -> None:
         """The database has answered a settle (called by the settler)."""
         self._let_go(job)
-        stats, outcome = self._stats, job.outcome
-        about = (job.id, job.row.name)
-        extra = {"job": str(job.id), "state": state}
-        if verdict in ("lost", "refused"):
-            stats.lost += 1
-            logger.error(
-                "the outcome of job %s (%s) was not recorded: %s",
-                *about,
-                "its lease had been lost" if verdict == "lost" else "the database refuses it",
-                extra=extra | {"event": "jobs.settle.unowned"},
-            )
-        elif verdict == "repeated" and job.run._completion_landed:
-            stats.completed += 1
-            error = outcome.error_type if outcome is not None else None
-            if error not in (None, CompletionRolledBack.__qualname__):
-                logger.warning(
-                    "job %s (%s) stays completed: its function went wrong after run.complete() had "
-                    "been committed",
-                    *about,
-                    extra=extra | {"event": "jobs.run.failed_after_completion"},
-                )
-        elif state == "cancelled" or (outcome is not None and outcome.kind == "cancelled"):
-            stats.cancelled += 1
-            logger.info(
-                "job %s (%s) ended as cancelled",
-                *about,
-                extra=extra | {"event": "jobs.worker.cancelled"},
-            )
-        elif outcome is None or outcome.kind == "released":
-            stats.released += 1
-        elif outcome.kind == "completed":
-            stats.completed += 1
-        elif state is None or state == "ready":
-            stats.retried += 1
-        else:
-            stats.ended += 1
-            logger.error(
-                "job %s (%s) ended as %s in attempt %d of %d",
-                *about,
-                state,
-                job.row.attempt,
-                job.row.max_attempts,
-                extra=extra | {"event": "jobs.worker.ended"},
-            )
+        account(self._stats, job, verdict, state)
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""

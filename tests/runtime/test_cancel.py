@@ -16,6 +16,8 @@ from psycopg import AsyncConnection, Connection
 
 import jobs
 from jobs.control import cancel, requeue
+from jobs.worker.held import Held
+from jobs.worker.settler import Settler
 from tests.runtime.working import Input, Table, execute, job, rows, serving, until
 
 LEASE = timedelta(seconds=1.5)
@@ -131,6 +133,27 @@ async def test_what_the_function_raises_then_is_no_failed_attempt(
         row = await ends(table, id)
     assert (row.state, row.stop_reason, row.claims) == ("cancelled", "cancel requested", 1)
     assert table.attempts(id) == []
+
+
+async def test_the_worker_itself_says_that_it_was_cancelled(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that it is handed back, which the database would turn into the same."""
+    table = Table(database)
+    asked: list[str | None] = []
+    submit = Settler.submit
+
+    def note(self: Settler, job: Held) -> None:
+        asked.append(job.outcome and job.outcome.kind)
+        submit(self, job)
+
+    monkeypatch.setattr(Settler, "submit", note)
+    (id,) = table.enqueue(sleeps)
+    async with serving(database, sleeps, lease=LEASE):
+        await begun()
+        ask(database, id)
+        await ends(table, id)
+    assert asked == ["cancelled"]
 
 
 async def test_a_function_that_finishes_its_work_all_the_same_has_completed(

@@ -52,7 +52,7 @@ class TestNothingIsEaten:
     @asynccontextmanager
     async def listening(self, database: str) -> AsyncIterator[Ears]:
         ears = Ears(database)
-        made = Listener(Target.of(make_conninfo(database), "jobs:ear"), ears, "w")
+        made = Listener(Target.of(database, "jobs:ear"), ears, "w")
         made.start()
         try:
             await until(lambda: ears.trusted, "the probe to arrive")

@@ -1,0 +1,45 @@
+"""What a worker asks of its own sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from jobs.worker.link import Target, connect, connect_async
+from tests.runtime.working import Input, Table, execute, job, make
+
+_LEVEL = "show transaction_isolation"
+
+
+@pytest.fixture
+def strict(database: str) -> str:
+    """A database whose sessions begin with a stricter isolation level than READ COMMITTED."""
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    execute(database, f'alter database "{name}" set default_transaction_isolation = serializable')
+    with psycopg.connect(database) as conn:
+        assert conn.execute(_LEVEL).fetchone() == ("serializable",), "else this tests nothing"
+    return database
+
+
+def level(row: Any) -> str:
+    return str(row[0])
+
+
+async def test_the_statements_run_at_the_level_they_were_made_for(strict: str) -> None:
+    with connect(Target.of(strict, "test")) as conn:
+        assert level(conn.execute(_LEVEL).fetchone()) == "read committed"
+    async with await connect_async(Target.of(strict, "test")) as aconn:
+        assert level(await (await aconn.execute(_LEVEL)).fetchone()) == "read committed"
+
+
+async def test_a_worker_serves_a_database_with_a_stricter_default(strict: str) -> None:
+    @job()
+    async def plain(_: Input) -> None:
+        pass
+
+    ids = Table(strict).enqueue(plain, 20)
+    stats = await make(strict, plain).run_until_idle()
+    assert stats.completed == len(ids)
+    assert {Table(strict).settled(id).state for id in ids} == {"completed"}
