@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobs.worker.link import Target, connect, connect_async
+from jobs.worker.link import Target
 from tests.runtime.working import Input, Table, execute, job, make
 
 _LEVEL = "show transaction_isolation"
@@ -28,9 +28,9 @@ def level(row: Any) -> str:
 
 
 async def test_the_statements_run_at_the_level_they_were_made_for(strict: str) -> None:
-    with connect(Target.of(strict, "test")) as conn:
+    with Target.of(strict, "test").open() as conn:
         assert level(conn.execute(_LEVEL).fetchone()) == "read committed"
-    async with await connect_async(Target.of(strict, "test")) as aconn:
+    async with await Target.of(strict, "test").open_async() as aconn:
         assert level(await (await aconn.execute(_LEVEL)).fetchone()) == "read committed"
 
 
