@@ -133,7 +133,9 @@ def _forget() -> None:
     CALLS.clear()
 
 
-async def test_neighbours_of_every_kind_of_error(database: str) -> None:
+async def test_neighbours_of_every_kind_of_error(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
     table = Table(database)
     (first,) = table.enqueue(fine)
     bad = {
@@ -164,6 +166,8 @@ async def test_neighbours_of_every_kind_of_error(database: str) -> None:
         assert row.last_error.startswith(f"{kind_of_error}: ")
         assert len(row.last_error) < 1_100
     assert table.counters() == {"completed": 11, "dead": len(bad)}
+    inside = [r for r in caplog.records if "failed inside the worker" in r.getMessage()]
+    assert inside == [], "a function's error is not taken for one of the worker"
 
 
 async def test_payloads_that_cannot_be_read_cost_one_job_each(database: str) -> None:
