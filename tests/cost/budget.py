@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("budget.toml")
-# How much more than measured a limit may allow: a fifth, and two for small counts.
-_SLACK, _SPARE = 1.2, 2.0
+# How much more than measured a limit may allow: a half, and two for small counts. Less would fail
+# where rows happen to find room on fewer pages, or a drain happens to take fewer statements.
+_SLACK, _SPARE = 1.5, 2.0
 
 
 def limits(*path: str) -> dict[str, Any]:
