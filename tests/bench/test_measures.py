@@ -91,7 +91,9 @@ def test_a_measurement(taken: Callable[[str], list[Figure]], name: str) -> None:
     figures = taken(name)
     assert [each for each in figures if each.value is None] == []
     assert {each.name for each in figures if each.subject == OURS} >= EXPECTED[name]
-    assert all(each.measure == name and (each.value or 0) > 0 for each in figures)
+    # A worker that is woken may well send nothing in the short time it is watched here.
+    least = 0.0 if name == "idle" else 1e-9
+    assert all(each.measure == name and (each.value or 0) >= least for each in figures)
     assert all(each.detail["load"]["busy"] >= 0 for each in figures)
 
 
