@@ -71,8 +71,8 @@ class TestNothingIsEaten:
             await conn.execute("select pg_sleep(0.2)")
             during.append(ears.count - before)
 
+        monkeypatch.setattr(listener, "PING_EVERY", 0.001)
         async with self.listening(database) as ears:
-            monkeypatch.setattr(listener, "PING_EVERY", 0.02)
             monkeypatch.setattr(listener, "_ping", slow)
             await until(lambda: len(during) > 1, "the statement to run")
             async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn:
