@@ -374,16 +374,21 @@ async def test_a_narrow_client_encoding_fails_no_claim(
     assert ran == ["日本 €"]
 
 
-async def test_options_of_the_environment_are_kept(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGOPTIONS", "-c statement_timeout=77s")
+async def test_the_settings_of_a_session(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours, which nothing relies on for being correct, behind those of the environment."""
+    monkeypatch.setenv("PGOPTIONS", "-c statement_timeout=77s -c lock_timeout=1h")
+
+    async def setting(conn: Any, name: str) -> str:
+        found = await conn.execute("select current_setting(%s)", [name], prepare=False)
+        return str((await found.fetchone())[0])
+
     async with serving(database) as worker:
-        assert await worker._links[0].call(_setting, 5) == "77s|force_generic_plan"
-
-
-async def _setting(conn: Any) -> str:
-    found = await conn.execute(
-        "select current_setting('statement_timeout') || '|' || current_setting('plan_cache_mode')"
-    )
-    return str((await found.fetchone())[0])
+        for name, value in {
+            "statement_timeout": "77s",
+            "lock_timeout": "5s",
+            "client_connection_check_interval": "2s",
+            "plan_cache_mode": "force_generic_plan",
+            "enable_seqscan": "off",
+        }.items():
+            call = worker._links[1].call
+            assert await call(lambda conn, n=name: setting(conn, n), 5) == value
