@@ -246,7 +246,7 @@ def test_no_session_is_ever_left_in_a_transaction(bench: Bench) -> None:
         look()
     assert worker.returncode == 0
     assert len({session.pid for session in seen}) in (3, 4)  # claims, settles, listens, renews
-    assert not [s for s in seen if s.state.startswith("idle in transaction")]
+    assert not [s for s in seen if (s.state or "").startswith("idle in transaction")]
     assert not bench.sessions()
     assert len(bench.events("start")) == len(bench.events("end")), "a drain waits for what runs"
     left = bench.rows("select state, attempt from jobs.job")
