@@ -34,6 +34,7 @@ class WorkerConfig:
         idle_poll: Longest wait while idle.
         live_poll: The same while enqueues are heard.
         drain: How long a stop waits for running jobs before it cancels them.
+        own_name: Whether the name is this start's alone, because it was made for it.
         unknown_delay: How long a job of a name that is not registered waits for another process.
     """
 
@@ -44,6 +45,7 @@ class WorkerConfig:
     idle_poll: timedelta
     live_poll: timedelta
     drain: timedelta
+    own_name: bool = False
     unknown_delay: timedelta = timedelta(seconds=30)
 
     @property
@@ -53,8 +55,8 @@ class WorkerConfig:
 
 
 def default_name() -> str:
-    """Host, process and a random part: readable, and different for each start."""
-    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(3)}"
+    """Host, process and a random part: readable, and no other process's, whatever it is called."""
+    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
 def configure(
@@ -87,6 +89,7 @@ def configure(
         idle_poll=idle_poll or max(poll, IDLE_POLL),
         live_poll=idle_poll or max(poll, LIVE_POLL),
         drain=drain,
+        own_name=name is None,
     )
 
 

@@ -86,13 +86,19 @@ class Listener:
     string that leads to another database. Every new session is proven anew.
     """
 
-    def __init__(self, target: Target, ear: Ear, worker: str) -> None:
+    def __init__(
+        self, target: Target, ear: Ear, worker: str, cancelling: Callable[[], None] = lambda: None
+    ) -> None:
         """
         Args:
             target: Where to listen.
-            ear: Whom to tell.
-            worker: Label of the process, for logs.
+            ear: Whom to tell of enqueues.
+            worker: Label of the process.
+            cancelling: Called when an operator wants a job cancelled that a worker of that label
+                runs. Which one it is says the database.
         """
+        self._cancelling = cancelling
+        self._cancel_payload = f"cancel {worker}"
         self._link = Link(target)
         self._ear = ear
         self._worker = worker
@@ -202,7 +208,9 @@ class Listener:
     def _take(self, payload: str) -> None:
         self._heard += 1
         if payload != self._nonce:
-            self._ear.hear(payload)
+            if payload == self._cancel_payload:
+                self._cancelling()
+            self._ear.hear(payload)  # a queue may be called anything
         elif not self._live:
             self._live, self._lost_said = True, False
             self._ear.trust(True)

@@ -173,7 +173,9 @@ class Worker:
         self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
         self._listener: Listener | None = None
         if self._listen_target is not None and not self._until_idle:  # that one never waits
-            self._listener = Listener(self._listen_target, self._claimer, self.name)
+            self._listener = Listener(
+                self._listen_target, self._claimer, self.name, self._renewer.hurry
+            )
             self._listener.start()
         self._stats.state = "running"
         if self._stopping.is_set():

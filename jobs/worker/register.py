@@ -1,0 +1,179 @@
+"""What a worker tells the registry of workers: that it lives, and what it does.
+
+For people to look at. Nothing of the worker depends on it, so nothing that goes wrong here is more
+than a line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from importlib import metadata
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from psycopg import AsyncConnection
+
+from jobs.worker.config import WorkerConfig
+from jobs.worker.held import Holding
+from jobs.worker.link import Link
+from jobs.worker.stats import WorkerStats
+from jobs_sql.registry import beat_worker_async, forget_worker_async
+
+logger = logging.getLogger("jobs.worker")
+
+# Seconds between two signs of life. The row outlives two that fail.
+BEAT_EVERY = 30.0
+_LIFETIMES: Final = 3
+# Between two tries where they fail again and again, a right that is missing for instance.
+_LONGEST_PAUSE: Final = 600.0
+_PRUNE_EVERY_BEATS: Final = 10
+_MOST_RUNNING: Final = 100
+# Nobody waits long for a worker that stops: it expires by itself.
+_LAST_WORDS_SECONDS: Final = 2.0
+TIMEOUT: Final = 15.0
+
+
+class Registration:
+    """The row of one worker in ``jobs.worker``."""
+
+    def __init__(
+        self, config: WorkerConfig, holding: Holding, stats: Callable[[], WorkerStats]
+    ) -> None:
+        """
+        Args:
+            config: Settings of the worker.
+            holding: The jobs it holds.
+            stats: Its figures so far.
+        """
+        self.id: UUID = uuid4()
+        self._config = config
+        self._holding = holding
+        self._stats = stats
+        self._due_at = float("-inf")
+        self._pause = BEAT_EVERY
+        self._beats = 0
+        self._written = False
+        self._over = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a sign of life."""
+        return time.monotonic() >= self._due_at
+
+    async def beat(self, link: Link, looked_at: Collection[str], *, draining: bool = False) -> bool:
+        """Send a sign of life. Never raises but when it is cancelled.
+
+        Args:
+            link: Where to send it; no other call may be under way there.
+            looked_at: Queues that may hold something for this worker.
+            draining: Whether the worker is on its way out.
+
+        Returns:
+            Whether the queues have to be looked at now: something is due there, or it is not known.
+        """
+        first = not self._beats
+        try:
+            due = await link.call(lambda conn: self._send(conn, looked_at, draining), TIMEOUT)
+        except Exception as error:  # no reason not to claim
+            self._due_at = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            logger.log(
+                logging.WARNING if self._pause == BEAT_EVERY * 2 else logging.DEBUG,
+                "worker %s cannot tell the registry of workers that it lives: %s",
+                self._config.name,
+                " ".join(str(error).split()),
+                extra={"event": "jobs.worker.registry_failed", "worker": self._config.name},
+            )
+            return True
+        self._pause = BEAT_EVERY
+        self._due_at = time.monotonic() + BEAT_EVERY
+        return due or first
+
+    async def _send(
+        self, conn: AsyncConnection[Any], looked_at: Collection[str], draining: bool
+    ) -> bool:
+        prune = self._beats % _PRUNE_EVERY_BEATS == 0
+        self._beats += 1
+        self._written = True  # it may be, also where no answer comes
+        stats = self._stats()
+        running = self._holding.snapshot()[:_MOST_RUNNING]
+        queues = self._config.queues
+        due = await beat_worker_async(
+            conn,
+            prune=prune,
+            id=self.id,
+            lifetime=timedelta(seconds=BEAT_EVERY * _LIFETIMES),
+            claimed=stats.claimed,
+            completed=stats.completed,
+            retried=stats.retried,
+            ended=stats.ended,
+            cancelled=stats.cancelled,
+            buried=stats.buried,
+            released=stats.released,
+            lost=stats.lost,
+            in_flight=stats.in_flight,
+            process=os.getpid(),
+            state="draining" if draining else "running",
+            name=self._config.name,
+            host=_host(),
+            version=_version(),
+            queues=list(queues),
+            slots=list(queues.values()),
+            running_ids=[job.row.id for job in running],
+            running_names=[job.row.name for job in running],
+            looked_at=sorted(looked_at),
+        )
+        return due is not False
+
+    def drain(self, link: Link) -> None:
+        """From now on say that the worker drains, in a task, until `end`.
+
+        Args:
+            link: Used by nobody else from now on.
+        """
+        self._task = asyncio.create_task(self._drain(link), name="jobs:register")
+
+    async def _drain(self, link: Link) -> None:
+        while not self._over.is_set():
+            if link.connected:
+                await self.beat(link, (), draining=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_EVERY):
+                    await self._over.wait()
+
+    async def end(self, link: Link) -> None:
+        """Take the row away. Takes a few seconds at most, and never raises.
+
+        Args:
+            link: Used by nobody else.
+        """
+        self._over.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_LAST_WORDS_SECONDS)
+            if not self._task.done():
+                return  # the link is busy with a sign of life that gets no answer
+        if not self._written or not link.connected:
+            return
+        try:
+            await link.call(lambda conn: forget_worker_async(conn, id=self.id), _LAST_WORDS_SECONDS)
+        except Exception as error:  # it expires
+            logger.debug("worker %s stays in the registry: %s", self._config.name, error)
+
+
+def _host() -> str:
+    return socket.gethostname()[:255].replace("\x00", "") or "(unknown)"
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sql-jobs")
+    except metadata.PackageNotFoundError:
+        return "(unknown)"
