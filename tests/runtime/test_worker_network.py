@@ -16,8 +16,8 @@ from psycopg.conninfo import conninfo_to_dict
 import jobs
 from devkit import postgres
 from devkit.proxy import Proxy
+from jobs.service.link import Target
 from jobs.worker import claimer, link, settler
-from jobs.worker.link import Target
 from tests.runtime.working import (
     Input,
     Table,
