@@ -3136,7 +3136,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":many",
         text=settle.SETTLE_JOBS,
         header={
-            "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count), cancelled (stopped as an operator asked). Where a cancel was requested, completed stays completed, because the work has happened, and everything else ends as cancelled.",
+            "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count), snoozed (the same, asked by the job), refused (ended without an attempt), cancelled (stopped as an operator asked). Where a cancel was requested, completed stays completed, because the work has happened, and everything else ends as cancelled.",
             "callers": "jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the body)",
             "tx": "own autocommitted statement, or the transaction of the caller",
             "locks": "jobs.job rows for update, skip locked, held to commit. Waits for nobody.",
@@ -3146,7 +3146,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "rows": "one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had landed before, its reply was lost: a success without a second effect); again (the row is held by another statement: send it again); lost (taken away: the effect does not count).",
             "cost": "a completed job is one lock, one delete and one insert; a retry one lock and one update. Counters are one insert a name and outcome. The batch is sorted in memory.",
             "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
-            "nullable": "@error_types, state",
+            "nullable": "@error_types, @results, state",
         },
         params=(
             Parameter(
@@ -3206,9 +3206,17 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=True,
             ),
             Parameter(
+                name="results",
+                argument="results",
+                number=8,
+                sql_type="text[]",
+                nullable=True,
+                null_elements=True,
+            ),
+            Parameter(
                 name="worker",
                 argument="worker",
-                number=8,
+                number=9,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -3245,7 +3253,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="1aea84183531a4c6ce7932c9caca58d035d9cae40693a3c187a74f0d88fa4153",
+        sha256="6cdc784ebfda3b3382862aaba598b1b6ffe6e6a91c52a9884e88e4a555e44c85",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",

@@ -192,6 +192,7 @@ class Settler:
                 error_types=[outcome.error_type for outcome in outcomes],
                 error_messages=[outcome.error_message for outcome in outcomes],
                 tracebacks=[outcome.traceback for outcome in outcomes],
+                results=[outcome.result for outcome in outcomes],
                 worker=self._worker,
             ),
             TIMEOUT,
