@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import ClassVar, Literal, Self, TypeAlias
@@ -17,7 +18,7 @@ from jobs.service.signals import on_stop_signal
 State: TypeAlias = Literal["idle", "starting", "running", "draining", "stopped"]
 
 
-class Service:
+class Service(ABC):
     """Base of what runs until it is stopped. A subclass says what it connects and what it does.
 
     In an application, on its event loop, ``async with service: ...`` serves until the block ends,
@@ -39,31 +40,33 @@ class Service:
 
     # -- what a subclass does --------------------------------------------------------------------
 
+    @abstractmethod
     def _to_open(self) -> Sequence[Link]:
         """The connections that `start` opens before anything begins."""
-        raise NotImplementedError
 
-    async def _check(self, links: Sequence[Link]) -> None:
-        """Look at what was connected to. What is raised here is raised by `start`."""
-
+    @abstractmethod
     def _begin(self, links: Sequence[Link]) -> None:
         """Make the parts and start their tasks, in one step of the event loop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _say_started(self) -> None:
         """Log that it serves."""
 
+    @abstractmethod
+    def _say_stopped(self) -> None:
+        """Log what was done."""
+
+    @abstractmethod
     def _halt(self) -> None:
         """Take up nothing more. Called once, with the first stop, after `_begin`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _drain(self) -> None:
         """After the stop: end what is in flight, within bounds."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _close(self) -> None:
         """End what is left. Nothing here waits for the database. Called after `_drain` whatever."""
-        raise NotImplementedError
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -91,7 +94,6 @@ class Service:
         try:
             opened = await open_links(links, self._stopping)
             if opened:
-                await self._check(links)
                 self._begin(links)
         except BaseException as error:
             await close_links(links)
@@ -175,6 +177,3 @@ class Service:
             await self._close()
             self._state = "stopped"
         self._say_stopped()
-
-    def _say_stopped(self) -> None:
-        """Log what was done."""
