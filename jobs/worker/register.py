@@ -20,9 +20,9 @@ from uuid import UUID, uuid4
 
 from psycopg import AsyncConnection
 
+from jobs.service.link import Link
 from jobs.worker.config import WorkerConfig
 from jobs.worker.held import Holding
-from jobs.worker.link import Link
 from jobs.worker.stats import WorkerStats
 from jobs_sql.registry import beat_worker_async, forget_worker_async
 
