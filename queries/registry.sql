@@ -1,4 +1,4 @@
--- name: BeatWorker :one
+-- name: RecordWorker :one
 -- purpose: tell the registry that a worker process lives and what it does, remove the rows of those
 --     that are gone, and say whether anything is due in its queues, so that an idle worker may
 --     leave out one look at them.
@@ -15,7 +15,7 @@
 --     first row, one a queue for lapsed leases. Where @prune is set (at the start, and every tenth
 --     time), also a walk through jobs.worker, which has as many rows as there are processes.
 -- nullable: -due
-with /* jobs:beat_worker */ gone as (
+with /* jobs:record_worker */ gone as (
     delete from jobs.worker as w
     where
         w.id = any(array(
@@ -43,14 +43,14 @@ beaten as (
         @buried::bigint,
         @released::bigint,
         @lost::bigint,
-        @in_flight::integer,
-        @process::integer,
+        @in_flight::bigint,
+        @process::bigint,
         @state::text,
         @name::text,
         @host::text,
         @version::text,
         @queues::text[],
-        @slots::integer[],
+        @slots::bigint[],
         @running_ids::uuid[],
         @running_names::text[]
     )
@@ -115,7 +115,7 @@ select
         )
     )::boolean as due;
 
--- name: ForgetWorker :exec
+-- name: RemoveWorker :exec
 -- purpose: take a worker process out of the registry because it stops.
 -- callers: jobs.worker.register, last of all statements of a worker
 -- tx: own autocommitted statement
@@ -123,15 +123,15 @@ select
 -- index: worker_pkey
 -- fence: none, nothing relies on the row
 -- cost: one deletion by primary key
-delete /* jobs:forget_worker */ from jobs.worker as w
+delete /* jobs:remove_worker */ from jobs.worker as w
 where w.id = @id::uuid;
 
 -- name: ListWorkers :many
 -- purpose: the worker processes that have been heard of lately, and what they do.
--- callers: jobs.inspect (list_workers)
+-- callers: jobs.fleet and jobs.inspect (list_workers)
 -- tx: any
 -- locks: none
--- index: none. It reads the whole of jobs.worker, which has as many rows as there are processes.
+-- index: none
 -- fence: none, it reads
 -- clock: now()
 -- rows: one a process that has not expired, at most @most of them, in order of name and start
@@ -173,7 +173,7 @@ limit @most::integer;
 -- tx: own autocommitted statement
 -- locks: none
 -- index: job_running_idx
--- fence: none by itself. What it finds is run under the claim number that it returns, as if the
+-- fence: none, it reads. What it finds is run under the claim number that it returns, as if the
 --     claim had been answered; renewals and settles test it as ever.
 -- clock: now(); @within is how long ago the claim was sent
 -- rows: running jobs of these queues under the worker's name and a live lease, claimed within so

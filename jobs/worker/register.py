@@ -24,7 +24,7 @@ from jobs.service.link import Link
 from jobs.worker.config import WorkerConfig
 from jobs.worker.held import Holding
 from jobs.worker.stats import WorkerStats
-from jobs_sql.registry import beat_worker_async, forget_worker_async
+from jobs_sql.registry import record_worker_async, remove_worker_async
 
 logger = logging.getLogger("jobs.worker")
 
@@ -106,7 +106,7 @@ class Registration:
         stats = self._stats()
         running = self._holding.snapshot()[:_MOST_RUNNING]
         queues = self._config.queues
-        due = await beat_worker_async(
+        due = await record_worker_async(
             conn,
             prune=prune,
             id=self.id,
@@ -163,7 +163,7 @@ class Registration:
         if not self._written or not link.connected:
             return
         try:
-            await link.call(lambda conn: forget_worker_async(conn, id=self.id), _LAST_WORDS_SECONDS)
+            await link.call(lambda conn: remove_worker_async(conn, id=self.id), _LAST_WORDS_SECONDS)
         except Exception as error:  # it expires
             logger.debug("worker %s stays in the registry: %s", self._config.name, error)
 

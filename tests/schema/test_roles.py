@@ -11,20 +11,13 @@ import psycopg
 import pytest
 from psycopg import Connection, sql
 
+from jobs import inspect
 from jobs.control import cancel_many, pause, pauses, requeue_many, resume
 from jobs.errors import MigrationRightsMissing
-from jobs.inspect import (
-    get_job,
-    list_attempts,
-    list_jobs,
-    list_workers,
-    outcome_counts,
-    queue_stats,
-)
+from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queue_stats
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
 from jobs_sql.enqueue import wake_queue
-from jobs_sql.registry import find_lost_claims, forget_worker
 from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
 from tests.schema.ship import Ship
 from tests.sql.calls import (
@@ -41,7 +34,7 @@ from tests.sql.calls import (
     settle,
     undo,
 )
-from tests.sql.registering import beat
+from tests.sql.registering import live_and_leave
 from tests.sql.tables import lapse
 from tests.support.catalog import dump
 from tests.support.server import ROOT
@@ -271,10 +264,7 @@ class TestWorking:
         notify_probe(conn, nonce="n")
         assert prune_wakes(conn, most=1) == 0
         unlisten_wake(conn)
-        worker, _ = beat(conn, prune=True)
-        beat(conn, worker)
-        assert len(find_lost_claims(conn, queues=["q"], worker="w1", within=HOUR, most=9)) == 3
-        forget_worker(conn, id=worker)
+        assert live_and_leave(conn) == 3
         settle(conn, Settle(done), dead(failed))
         owner.execute(
             "update jobs.job set lease_expires_at = now() - interval '1 s', "
@@ -305,10 +295,10 @@ class TestWorking:
         ]
         again = requeue_many(conn, [failed[0], waiting, held[0]])
         assert [answer.outcome for answer in again] == ["requeued", "requeued", "live"]
+        assert inspect.list_workers(conn) == []
         assert pause(conn, "q")
         assert [one.name for one in pauses(conn)] == ["q"]
         assert resume(conn, "q")
-        assert list_workers(conn) == []
         assert get_job(conn, held[0]).cancel_requested_at is not None
         for forbidden in (
             "update jobs.settled set state = 'completed'",
@@ -327,8 +317,7 @@ class TestWorking:
         assert len(list_jobs(conn).jobs) == 1
         assert list_attempts(conn, held[0]) == []
         assert queue_stats(conn)[0].running == 1
-        assert outcome_counts(conn, HOUR) == []
-        assert list_workers(conn) == []
+        assert outcome_counts(conn, HOUR) == inspect.list_workers(conn) == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("delete from jobs.job")
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from psycopg import Connection
 
-from jobs_sql.registry import beat_worker
+from jobs_sql.registry import find_lost_claims, record_worker, remove_worker
 
 Conn = Connection[Any]
 
@@ -38,6 +38,16 @@ BEAT: dict[str, Any] = {
 
 
 def beat(conn: Conn, id: UUID | None = None, **changes: Any) -> tuple[UUID, bool | None]:
-    """`BeatWorker` of a worker, a new one by default; its id and whether something is due."""
+    """`RecordWorker` of a worker, a new one by default; its id and whether something is due."""
     worker = id or uuid4()
-    return worker, beat_worker(conn, **(BEAT | changes | {"id": worker}))
+    return worker, record_worker(conn, **(BEAT | changes | {"id": worker}))
+
+
+def live_and_leave(conn: Conn) -> int:
+    """Everything that a worker named `w1` sends to the registry; how many jobs of its it finds."""
+    worker, _ = beat(conn, prune=True)
+    beat(conn, worker)
+    minute = timedelta(minutes=1)
+    found = find_lost_claims(conn, queues=["q"], worker="w1", within=minute, most=9)
+    remove_worker(conn, id=worker)
+    return len(found)

@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, Connection
 
 from jobs.errors import PageInvalid
 from jobs.inspect import list_workers
-from jobs_sql.registry import find_lost_claims, forget_worker
+from jobs_sql.registry import find_lost_claims, remove_worker
 from tests.conftest import Connect
 from tests.sql.calls import HOUR, Settle, claim_ids, made, new_id, running, settle
 from tests.sql.registering import BEAT, beat
@@ -118,7 +118,7 @@ class TestExpiry:
     def test_forgetting_removes_one_and_is_harmless_twice(self, conn: Conn) -> None:
         (first, _), (second, _) = beat(conn), beat(conn)
         for _ in range(2):
-            forget_worker(conn, id=first)
+            remove_worker(conn, id=first)
             assert ids(conn) == {second}
 
 
@@ -175,7 +175,7 @@ class TestTheLook:
         id, _ = beat(conn)
         for queue in ("due", "later"):
             asked = BEAT | {"id": id, "looked_at": [queue]}
-            plan = explain(conn, "BeatWorker", generic=True, **asked)
+            plan = explain(conn, "RecordWorker", generic=True, **asked)
             assert plan.buffers < 25, str(plan)
 
 
