@@ -6,8 +6,6 @@ than a line in the log.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -35,8 +33,6 @@ _LIFETIMES: Final = 3
 _LONGEST_PAUSE: Final = 600.0
 _PRUNE_EVERY_BEATS: Final = 10
 _MOST_RUNNING: Final = 100
-# Nobody waits long for a worker that stops: it expires by itself.
-_LAST_WORDS_SECONDS: Final = 2.0
 TIMEOUT: Final = 15.0
 
 
@@ -59,9 +55,6 @@ class Registration:
         self._due_at = float("-inf")
         self._pause = BEAT_EVERY
         self._beats = 0
-        self._written = False
-        self._over = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def due(self) -> bool:
@@ -102,7 +95,6 @@ class Registration:
     ) -> bool:
         prune = self._beats % _PRUNE_EVERY_BEATS == 0
         self._beats += 1
-        self._written = True  # it may be, also where no answer comes
         stats = self._stats()
         running = self._holding.snapshot()[:_MOST_RUNNING]
         queues = self._config.queues
@@ -133,37 +125,17 @@ class Registration:
         )
         return due is not False
 
-    def drain(self, link: Link) -> None:
-        """From now on say that the worker drains, in a task, until `end`.
+    async def remove(self, link: Link, seconds: float) -> None:
+        """Take the row away, if there may be one. Never raises but when it is cancelled.
 
         Args:
-            link: Used by nobody else from now on.
+            link: Where to send it; no other call may be under way there.
+            seconds: How long to wait for the answer.
         """
-        self._task = asyncio.create_task(self._drain(link), name="jobs:register")
-
-    async def _drain(self, link: Link) -> None:
-        while not self._over.is_set():
-            if link.connected:
-                await self.beat(link, (), draining=True)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_EVERY):
-                    await self._over.wait()
-
-    async def end(self, link: Link) -> None:
-        """Take the row away. Takes a few seconds at most, and never raises.
-
-        Args:
-            link: Used by nobody else.
-        """
-        self._over.set()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=_LAST_WORDS_SECONDS)
-            if not self._task.done():
-                return  # the link is busy with a sign of life that gets no answer
-        if not self._written or not link.connected:
+        if not self._beats:
             return
         try:
-            await link.call(lambda conn: remove_worker_async(conn, id=self.id), _LAST_WORDS_SECONDS)
+            await link.call(lambda conn: remove_worker_async(conn, id=self.id), seconds)
         except Exception as error:  # it expires
             logger.debug("worker %s stays in the registry: %s", self._config.name, error)
 

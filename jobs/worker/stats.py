@@ -31,6 +31,7 @@ class WorkerStats:
         released: Jobs handed back without using an attempt (drain, unknown name).
         lost: Runs whose lease was lost; nothing of them was recorded.
         abandoned: Runs that did not stop when the worker did. Their leases lapse.
+        unsettled: Outcomes that the worker could not settle before it stopped. Their leases lapse.
     """
 
     name: str
@@ -45,6 +46,7 @@ class WorkerStats:
     released: int = 0
     lost: int = 0
     abandoned: int = 0
+    unsettled: int = 0
 
 
 def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> None:

@@ -19,10 +19,13 @@ from jobs.worker.claimer import Claimer
 from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.execution import Executor
+from jobs.worker.farewell import Farewell
 from jobs.worker.held import Held, Holding, Outcome, hold
+from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.stats import WorkerStats, account
+from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -124,8 +127,18 @@ class Worker(Service):
         self._crew = Crew(
             Executor(self._registry, self._threads, self.config.unknown_delay), self._ended
         )
+        registration = Registration(self.config, self._holding, self.stats)
+        self._farewell = Farewell(registration)
+        self._strays = Strays(self.config, self._holding)
         self._claimer = Claimer(
-            claims, self.config, self._take, self._choked, self._busy, self._idle
+            claims,
+            self.config,
+            self._take,
+            self._choked,
+            self._busy,
+            self._idle,
+            registration,
+            self._strays,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -242,6 +255,7 @@ class Worker(Service):
         if not self._crew.lose(job):
             return
         self._stats.lost += 1
+        self._strays.disown(job)
         logger.error(
             "job %s (%s) lost its lease and is cancelled: %s",
             job.id,
@@ -255,6 +269,18 @@ class Worker(Service):
         """The database has answered a settle (called by the settler)."""
         self._let_go(job)
         account(self._stats, job, verdict, state)
+        outcome = job.outcome
+        if verdict in ("lost", "refused"):
+            self._strays.disown(job)
+        elif state == "ready" and outcome is not None:
+            self._ready_again(job.row.queue, outcome)
+
+    def _ready_again(self, queue: str, outcome: Outcome) -> None:
+        """A job waits again: look for it when it is due, or let others know."""
+        if outcome.kind == "retry":
+            self._claimer.expect(outcome.delay)
+        elif not outcome.delay:
+            self._farewell.handed_back(queue)
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""
@@ -279,6 +305,7 @@ class Worker(Service):
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
         if not await self._settler.flush(FLUSH_GRACE):
+            self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
                 self.name,
@@ -286,6 +313,7 @@ class Worker(Service):
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
         self._abandon()
+        await self._farewell.end()
 
     def _say_stopped(self) -> None:
         logger.info(
@@ -310,6 +338,8 @@ class Worker(Service):
         if not self._claim_task.done():
             await self._claimer.interrupt(CANCEL_GRACE)
             await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
+        if self._claim_task.done():
+            self._farewell.begin(self._links[0])
 
     def _abandon(self) -> None:
         """Give up the runs that do not end, so that nothing waits for them any more."""
