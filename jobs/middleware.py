@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any, TypeAlias, TypeVar
@@ -30,6 +31,11 @@ def checked_middleware(where: str, given: object) -> tuple[Middleware, ...]:
     for one in found:
         if not callable(one):
             raise ConfigError(f"{where} holds {one!r:.200}, expected functions of the run")
+        if inspect.iscoroutinefunction(one):
+            raise ConfigError(
+                f"{where} holds {_name_of(one)}, which returns no context manager",
+                fix="Decorate it with contextlib.asynccontextmanager, and yield once.",
+            )
     return found
 
 
@@ -49,11 +55,16 @@ async def within(
             elif isinstance(entered, AbstractContextManager):
                 stack.enter_context(entered)
             else:
-                name = getattr(middleware, "__qualname__", type(middleware).__qualname__)
+                if inspect.iscoroutine(entered):
+                    entered.close()
                 raise ConfigError(
-                    f"the middleware {name} returned a {type(entered).__qualname__} and no "
+                    f"the middleware {_name_of(middleware)} returned a {type(entered).__qualname__} and no "
                     "context manager",
                     fix="Decorate it with contextlib.asynccontextmanager.",
                 )
         return await body()
     return None  # an error was swallowed
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
