@@ -58,8 +58,8 @@ async def within(
                 if inspect.iscoroutine(entered):
                     entered.close()
                 raise ConfigError(
-                    f"the middleware {_name_of(middleware)} returned a {type(entered).__qualname__} and no "
-                    "context manager",
+                    f"the middleware {_name_of(middleware)} returned a "
+                    f"{type(entered).__qualname__} and no context manager",
                     fix="Decorate it with contextlib.asynccontextmanager.",
                 )
         return await body()
