@@ -48,7 +48,8 @@ class PgQueuer(Subject):
 
     async def work(self, dsn: str, profile: str) -> None:
         import asyncpg
-        from pgqueuer import AsyncpgDriver, PgQueuer as App
+        from pgqueuer import AsyncpgDriver
+        from pgqueuer import PgQueuer as App
 
         app = App(AsyncpgDriver(await asyncpg.connect(dsn)))
 

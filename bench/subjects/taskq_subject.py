@@ -115,7 +115,8 @@ class TaskQ(Subject):
 
     @asynccontextmanager
     async def producer(self, dsn: str) -> AsyncIterator[_Producer]:
-        from taskq import TaskQ as App, TaskRegistry
+        from taskq import TaskQ as App
+        from taskq import TaskRegistry
         from taskq.sql.transport import SqlTaskqTransport
 
         engine = _engine(dsn, "taskq_producer")
