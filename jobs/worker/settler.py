@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 import psycopg
 
 from jobs.errors import JobsError
-from jobs.worker.held import Held, Outcome
+from jobs.worker.held import Held, Outcome, in_order_of_id
 from jobs.worker.link import Link
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 
@@ -108,6 +108,7 @@ class Settler:
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
                 pause = _FIRST_PAUSE
+            del batch, unanswered  # nothing of a job is kept until there is more to do
             if not self.backlog:
                 self._idle.set()
 
@@ -147,9 +148,7 @@ class Settler:
                 extra={"event": "jobs.worker.settle_failed", "jobs": len(batch)},
             )
             return batch
-        by_token = {(row.id, row.claims): row for row in rows}
-        for job in batch:
-            row = by_token[(job.id, job.claims)]
+        for job, row in _matched(batch, rows):
             if row.verdict == "again":
                 self._park(job)  # another session holds its row
             else:
@@ -180,7 +179,7 @@ class Settler:
         return await self._settle([job])
 
     async def _send(self, batch: list[Held]) -> list[SettleJobsRow]:
-        batch.sort(key=lambda job: job.row.id)
+        batch.sort(key=in_order_of_id)
         outcomes = [job.outcome or Outcome("released") for job in batch]
         return await self._link.call(
             lambda conn: settle_jobs_async(
@@ -196,3 +195,15 @@ class Settler:
             ),
             TIMEOUT,
         )
+
+
+def _matched(batch: list[Held], rows: list[SettleJobsRow]) -> Iterable[tuple[Held, SettleJobsRow]]:
+    """Each job with its answer. They come in the order of the batch where all have landed."""
+    if len(rows) == len(batch):
+        for job, row in zip(batch, rows, strict=True):
+            if job.row.id.int != row.id.int or job.row.claims != row.claims:
+                break
+        else:
+            return zip(batch, rows, strict=True)
+    by_token = {(row.id.int, row.claims): row for row in rows}
+    return [(job, by_token[job.row.id.int, job.row.claims]) for job in batch]
