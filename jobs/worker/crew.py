@@ -81,7 +81,8 @@ class Crew:
         for lane in self._lanes.values():
             if lane.waiting:
                 waits = True
-                self._wake(lane, 2)
+                if not lane.awake:
+                    self._wake(lane, 1)
         if waits and self._look_timer is None:
             self._look_timer = self._loop.call_later(_LOOK, self._look)
 
@@ -181,19 +182,26 @@ class Crew:
 
     def _wake(self, lane: Lane, most: int) -> None:
         """Have so many more runners look for a job, if there are jobs for them."""
-        for _ in range(min(most, len(lane.waiting) - lane.waking)):
+        for _ in range(min(most, len(lane.waiting) - lane.awake)):
             if lane.idle:
-                runner = lane.idle.pop()
-                assert runner.parked is not None
-                runner.parked.set_result(None)
+                parked = lane.idle.pop().parked
+                assert parked is not None
+                parked.set_result(None)
             elif lane.runners < lane.slots:
-                runner = self._hire(lane)
+                self._hire(lane)
             else:
                 break
-            runner.woken = True
-            lane.waking += 1
 
-    def _hire(self, lane: Lane) -> Runner:
+    def _more(self, lane: Lane) -> None:
+        """Wake more runners where some wait in the middle of a job: twice as many each time.
+
+        One is enough for jobs that wait for nothing.
+        """
+        lane.asked = False
+        if lane.waiting:
+            self._wake(lane, lane.busy - lane.awake)
+
+    def _hire(self, lane: Lane) -> None:
         work = self._serve(lane)
         try:
             runner = Runner(work, lane, self._loop, self._context.copy())
@@ -203,7 +211,6 @@ class Crew:
         lane.runners += 1
         self._runners.add(runner)
         runner.add_done_callback(self._gone)
-        return runner
 
     async def _serve(self, lane: Lane) -> None:
         """Run job after job. Returns after one that must not be followed by another."""
@@ -213,10 +220,6 @@ class Crew:
         clean = contextvars.copy_context()
         kept = tuple(clean.items())
         while True:
-            if me.woken:
-                me.woken = False
-                lane.waking -= 1
-                fresh = True
             if not waiting:
                 await self._park(me, lane)
                 continue
@@ -227,11 +230,10 @@ class Crew:
                 continue
             me.job, job.task = job, me
             lane.busy += 1
-            if fresh:
+            if waiting and not lane.asked:
                 # If this one waits for something the next must not wait for it.
-                fresh = False
-                if waiting:
-                    self._wake(lane, 2)
+                lane.asked = True
+                self._loop.call_soon(self._more, lane)
             plan = plans.get(job.row.name)
             outcome, closing = _FAULT, False
             try:
@@ -248,6 +250,8 @@ class Crew:
                 me.job = job.task = None
                 lane.busy -= 1
                 lane.ended += 1
+                if not lane.busy and not waiting:
+                    lane.rests(time.monotonic())
                 job.outcome = outcome if job.settles else None
                 self._ended(job)
             del job  # nothing of it is kept until the next one
@@ -261,16 +265,14 @@ class Crew:
                 await _let_others()
 
     async def _park(self, me: Runner, lane: Lane) -> None:
-        me.parked = self._loop.create_future()
+        parked = me.parked = self._loop.create_future()
         lane.idle.append(me)
         try:
-            await me.parked
-        except asyncio.CancelledError:
-            if not me.woken:
-                lane.idle.remove(me)
-            raise
+            await parked
         finally:
             me.parked = None
+            if parked.cancelled():  # by somebody who cancels every task
+                lane.idle.remove(me)
 
     def _gone(self, runner: asyncio.Task[None]) -> None:
         """A runner has ended; where more is to be done another takes its place."""
@@ -278,7 +280,6 @@ class Crew:
         self._runners.discard(runner)
         lane = runner.lane
         lane.runners -= 1
-        lane.waking -= runner.woken
         if not runner.cancelled() and (error := runner.exception()) is not None:
             logger.error("a runner of queue %s failed", lane.queue, exc_info=error)
         if lane.waiting and not self._loop.is_closed():
@@ -298,13 +299,20 @@ class Crew:
 
     def _withdraw(self, job: Held) -> None:
         """Take a job out of those that wait."""
-        self._lanes[job.row.queue].waiting.remove(job)
-        self._note_empty()
+        lane = self._lanes[job.row.queue]
+        lane.waiting.remove(job)
+        self._left(lane)
 
     def _give_up(self, job: Held) -> None:
         """Hand back a job that waited and is not to be begun."""
         job.outcome = _RELEASED
         self._ended(job)
+        self._left(self._lanes[job.row.queue])
+
+    def _left(self, lane: Lane) -> None:
+        """A job that waited does not any more, and has not begun."""
+        if not lane.held:
+            lane.rests(time.monotonic())
         self._note_empty()
 
     def _look(self) -> None:

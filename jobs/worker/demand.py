@@ -70,16 +70,18 @@ class Demand:
             jobs were ended, which a pass does a few at a time.
         """
         found = dict.fromkeys(ask.room, 0)
+        characters = dict.fromkeys(ask.room, 0)
         others = 0
         for row in rows:
             if row.verdict == "claimed":
                 found[row.queue] += 1
+                characters[row.queue] += len(row.input)
             else:
                 others += 1
         more = others > 0
         for queue, asked in ask.room.items():
             lane = self._lanes[queue]
-            lane.answered(asked, found[queue])
+            lane.answered(asked, found[queue], characters[queue])
             more = more or 0 < found[queue] < asked
             if ask.rescue and not others:  # after a burial there may be more
                 lane.looked_at = now

@@ -29,6 +29,9 @@ HORIZON: Final = 0.1
 MOST: Final = 1_000
 """Jobs that may be held at the same time, where a lane has fewer slots."""
 
+CHARACTERS: Final = 16 * 1024 * 1024
+"""Characters of payloads that may be held at the same time, where the slots hold fewer."""
+
 PROOF: Final = 20
 """Jobs that must have ended here before any is claimed ahead."""
 
@@ -46,7 +49,7 @@ class Lane:
         busy: Runners that have a job.
         runners: Runners there are, at most as many as slots.
         idle: Those without a job, the one that was busy last at the end.
-        waking: Runners that were woken and have not looked for a job since.
+        asked: Whether somebody will see soon whether more runners are needed.
         ended: Jobs that have ended here, ever.
         hungry: The last claim came back full: a free slot is worth another.
         looked_at: Monotonic seconds when lapsed leases were looked for.
@@ -58,6 +61,9 @@ class Lane:
         "_ended_before",
         "_pace",
         "_reach",
+        "_rests_since",
+        "_size",
+        "asked",
         "busy",
         "ended",
         "hungry",
@@ -68,7 +74,6 @@ class Lane:
         "runners",
         "slots",
         "waiting",
-        "waking",
     )
 
     def __init__(self, queue: str, slots: int) -> None:
@@ -78,17 +83,19 @@ class Lane:
         self.busy = 0
         self.runners = 0
         self.idle: list[Runner] = []
-        self.waking = 0
+        self.asked = False
         self.ended = 0
         self.hungry = False
         self.looked_at = float("-inf")
         #: With so many jobs held, or fewer, a hungry lane is to be filled again.
         self.refill = slots - 1
         self._reach = slots
-        self._pace = _SLOWEST
+        self._pace = 0.0  # seconds a job, 0 before the first
         self._began = 0.0
         self._ended_before = 0
+        self._rests_since = 0.0
         self._checked = (0.0, 0)
+        self._size = 1.0  # of a payload, in characters
 
     @property
     def held(self) -> int:
@@ -101,6 +108,11 @@ class Lane:
         return max(0, self.slots - self.busy - len(self.waiting))
 
     @property
+    def awake(self) -> int:
+        """Runners that will look for a job in their next step."""
+        return self.runners - len(self.idle) - self.busy
+
+    @property
     def wants(self) -> bool:
         """Whether the end of a job is reason enough for another claim."""
         return self.hungry and self.busy + len(self.waiting) <= self.refill
@@ -108,9 +120,14 @@ class Lane:
     def arrives(self, job: Held, now: float) -> None:
         """Let a claimed job wait for a slot."""
         if not self.busy and not self.waiting:
-            self._began, self._ended_before = now, self.ended  # it was idle: that says nothing
+            # It was idle, which says nothing of its pace.
+            self._began += now - max(self._began, self._rests_since)
             self._checked = (now, self.ended)
         self.waiting.append(job)
+
+    def rests(self, now: float) -> None:
+        """Nothing runs or waits any more."""
+        self._rests_since = now
 
     def room(self, now: float, look: bool) -> int:
         """How many jobs to claim now, 0 for none.
@@ -130,8 +147,11 @@ class Lane:
         self.refill = max(target // 2, self.slots - 1)
         return target - held if held <= self.refill else 0
 
-    def answered(self, asked: int, found: int) -> None:
-        """A claim of ``asked`` jobs has found so many."""
+    def answered(self, asked: int, found: int, characters: int) -> None:
+        """A claim of ``asked`` jobs has found so many, with payloads of so many characters."""
+        if found:
+            sample = max(1.0, characters / found)
+            self._size = max(sample, (self._size + sample) / 2)
         self.hungry = found >= asked
         if self.hungry:
             self._reach = min(max(self.slots, MOST), self._reach * 2)
@@ -161,6 +181,8 @@ class Lane:
     def _target(self, now: float) -> int:
         """How many jobs to hold."""
         ended = self.ended - self._ended_before
+        if not self.held:
+            now = self._rests_since
         if ended:
             sample = min(_SLOWEST, (now - self._began) / ended)
             # Slower is believed at once, faster by half.
@@ -170,4 +192,5 @@ class Lane:
             self._pace = min(_SLOWEST, now - self._began)  # nothing ends any more
         if self.ended < PROOF:
             return self.slots
-        return max(self.slots, min(self._reach, MOST, int(HORIZON / max(self._pace, 1e-9))))
+        in_time, in_memory = HORIZON / max(self._pace, 1e-9), CHARACTERS / self._size
+        return max(self.slots, min(self._reach, MOST, int(in_time), int(in_memory)))

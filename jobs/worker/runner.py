@@ -18,7 +18,6 @@ class Runner(asyncio.Task[None]):
         lane: Whose slot it is.
         job: The job it runs, None between two.
         parked: What wakes it up when it has nothing to do.
-        woken: Whether it was hired or woken and has not looked for a job since.
     """
 
     def __init__(
@@ -32,7 +31,6 @@ class Runner(asyncio.Task[None]):
         self.lane = lane
         self.job: Held | None = None
         self.parked: asyncio.Future[None] | None = None
-        self.woken = False
 
     def get_name(self) -> str:
         """Names the job while there is one, for whoever asks what the event loop is doing."""

@@ -19,6 +19,9 @@ logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 500
 TIMEOUT = 10.0
+# While jobs wait for a slot here, fewer outcomes than this are sent after so many seconds.
+_WORTH_SENDING = 200
+_LINGER = 0.004
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
 _REFUSED = "SettleRefused"
@@ -39,12 +42,19 @@ def _may_pass(error: Exception) -> bool:
 class Settler:
     """One loop over one connection: whatever has piled up while a batch was under way is the next.
 
+    What belongs to the end of a job is done here: before a batch is sent, in `_send`; with the
+    answer to one job, in ``answered``; after a batch has been answered, at the end of `_settle`.
+
     A settle is sent again for as long as it takes: what has landed already is answered as a repeat,
     what has been taken away as lost, so that sending again is always safe.
     """
 
     def __init__(
-        self, link: Link, worker: str, answered: Callable[[Held, str, str | None], None]
+        self,
+        link: Link,
+        worker: str,
+        answered: Callable[[Held, str, str | None], None],
+        more: Callable[[], bool],
     ) -> None:
         """
         Args:
@@ -52,10 +62,12 @@ class Settler:
             worker: Label of this process, part of the fence.
             answered: Called in the event loop with the job, the verdict (landed, repeated, lost,
                 refused) and the state the job is in now (None unless landed).
+            more: Whether more jobs end soon, so that a small batch is worth a moment's wait.
         """
         self._link = link
         self._worker = worker
         self._answered = answered
+        self._more = more
         self._pending: deque[Held] = deque()
         self._flying = 0
         self._parked: set[Held] = set()
@@ -88,6 +100,8 @@ class Settler:
         pause = _FIRST_PAUSE
         while True:
             await self._work.wait()
+            if len(self._pending) < _WORTH_SENDING and self._more():
+                await asyncio.sleep(_LINGER)
             batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
             if not self._pending:
                 self._work.clear()

@@ -162,7 +162,7 @@ class Worker:
         """Make the parts and start their tasks, in one step of the event loop."""
         self._links = (claims, settles)
         self._threads = Threads(f"jobs-{self.name}")
-        self._settler = Settler(settles, self.name, self._answered)
+        self._settler = Settler(settles, self.name, self._answered, self._more)
         lease = self.config.lease.total_seconds()
         self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
         executor = Executor(self._registry, self._threads, self.config.unknown_delay)
@@ -266,6 +266,9 @@ class Worker:
 
     def _choked(self) -> bool:
         return self._settler.backlog >= SETTLE_BACKLOG
+
+    def _more(self) -> bool:
+        return any(lane.waiting for lane in self._lanes.values())
 
     def _busy(self) -> bool:
         return len(self._holding) > 0
