@@ -239,7 +239,7 @@ class Crew:
             try:
                 if plan is not None and plan.plain:
                     value = plan.load(job.row.input)
-                    await (plan.fn(value, job.run) if plan.takes_run else plan.fn(value))
+                    await (plan.call(value, job.run) if plan.takes_run else plan.call(value))
                     outcome = executor.unfinished(job, plan) if job.completion_asked else COMPLETED
                 else:
                     outcome = await executor.attempt(job, plan)

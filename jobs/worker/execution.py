@@ -5,7 +5,7 @@ things belong:
 
 - a reading of errors (terminal, later, snoozed): `failure`, which makes an outcome of what was
   raised, for plain plans too;
-- what is put around the function (middleware): `plan`, into ``Plan.fn``, once;
+- what is put around the function (middleware): `plan`, into ``Plan.call``, once;
 - a context around the body, other places to run it than the loop and a thread, what becomes of the
   value returned: `Executor.attempt`, in a plan that is not plain.
 """
@@ -100,7 +100,7 @@ class Plan:
     Attributes:
         handle: The declaration.
         load: From the stored text to the input.
-        fn: What is called with it: the function, or what was put around it.
+        call: What is called with it: the function, or what was put around it.
         takes_run: Whether it is called with the `Run` as well.
         seconds: Longest duration of an attempt, None for no end.
         plain: Whether nothing more than a call is needed, so that a runner makes it by itself.
@@ -110,7 +110,7 @@ class Plan:
 
     handle: JobHandle[Any]
     load: Callable[[str], Any]
-    fn: Callable[..., Any]
+    call: Callable[..., Any]
     takes_run: bool
     seconds: float | None
     plain: bool
@@ -122,7 +122,7 @@ def plan(handle: JobHandle[Any]) -> Plan:
     return Plan(
         handle=handle,
         load=handle.parse,
-        fn=handle.fn,
+        call=handle.fn,
         takes_run=handle.takes_run,
         seconds=seconds,
         plain=handle.is_async and seconds is None,
@@ -212,7 +212,7 @@ class Executor:
         with self._overrun_watch(plan.seconds, job):
             try:
                 async with asyncio.timeout(plan.seconds) as deadline:
-                    await plan.fn(*arguments)
+                    await plan.call(*arguments)
             except Exception as error:
                 if not deadline.expired():
                     raise
@@ -222,7 +222,7 @@ class Executor:
 
     async def _call_thread(self, plan: Plan, arguments: tuple[Any, ...], job: Held) -> None:
         job.thread = True
-        watch = _Stopwatch(plan.fn, arguments)
+        watch = _Stopwatch(plan.call, arguments)
         future = self._threads.call(watch.run)
         with self._overrun_watch(plan.seconds, job):
             while not future.done():
