@@ -460,7 +460,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
     "CountOutcomes": Statement(
         name="CountOutcomes",
@@ -676,7 +676,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -860,7 +860,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -962,7 +962,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
     "FindLostClaims": Statement(
         name="FindLostClaims",
@@ -3036,7 +3036,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -3891,7 +3891,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
     "UnlistenWake": Statement(
         name="UnlistenWake",
@@ -3922,8 +3922,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":exec",
         text=enqueue.WAKE_QUEUE,
         header={
-            "purpose": "wake a worker for jobs that CopyJobs has just inserted, if none was told of this queue lately.",
-            "callers": "jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction",
+            "purpose": "wake a worker for jobs that CopyJobs has just inserted, or that a worker which stops has handed back, if none was told of this queue lately.",
+            "callers": "jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction; jobs.worker.farewell",
             "tx": "the transaction of the caller",
             "locks": "the new row of jobs.wake. Waits for nobody.",
             "index": "wake_queue_idx",
@@ -3944,6 +3944,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="b703c8a6d5c6260d86104f497586036b207e2e0db2d1870b809cb8e2fc42cc9d",
     ),
 }

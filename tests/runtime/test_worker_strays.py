@@ -18,7 +18,7 @@ import jobs
 from devkit.proxy import Proxy
 from jobs.service.link import Link, Target
 from jobs.worker.config import WorkerConfig, configure
-from jobs.worker.held import Holding, hold
+from jobs.worker.held import Held, Holding
 from jobs.worker.strays import Strays, _may_have_landed
 from jobs_sql.claim import ClaimJobsRow, claim_jobs
 from tests.runtime.working import Input, Table, execute, job, logged, rows, serving, until
@@ -223,7 +223,7 @@ class TestWhatIsFound:
 
 def held(row: ClaimJobsRow) -> Any:
     """The record of a claimed row."""
-    return hold(row, "w", 0.0)
+    return Held(row, "w", 0.0)
 
 
 @pytest.mark.parametrize(
