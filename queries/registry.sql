@@ -2,7 +2,7 @@
 -- purpose: tell the registry that a worker process lives and what it does, remove the rows of those
 --     that are gone, and say whether anything is due in its queues, so that an idle worker may
 --     leave out one look at them.
--- callers: jobs.worker.register: when a worker starts, then twice a minute, and while it drains
+-- callers: jobs.worker.register: after the first claim of a worker, then twice a minute
 -- tx: own autocommitted statement
 -- locks: its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked.
 --     Waits for nobody.
@@ -114,6 +114,25 @@ select
                 ) as lapsed
         )
     )::boolean as due;
+
+-- name: MarkWorker :exec
+-- purpose: tell the registry that a worker process drains, and that it still lives.
+-- callers: jobs.worker.register: when a worker begins to drain, then twice a minute
+-- tx: own autocommitted statement
+-- locks: its own row of jobs.worker
+-- index: worker_pkey
+-- fence: none, nothing relies on what it writes
+-- clock: now()
+-- cost: one heap-only update of an unlogged row
+update /* jobs:mark_worker */ jobs.worker as w
+set
+    state = 'draining',
+    beat_at = now(),
+    expires_at = now() + @lifetime::interval,
+    in_flight = @in_flight::bigint,
+    running_ids = @running_ids::uuid[],
+    running_names = @running_names::text[]
+where w.id = @id::uuid;
 
 -- name: RemoveWorker :exec
 -- purpose: take a worker process out of the registry because it stops.

@@ -9,7 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, registry, session, settle, wake
+from . import (
+    claim,
+    control,
+    enqueue,
+    inspect,
+    lease,
+    listing,
+    migrate,
+    registry,
+    session,
+    settle,
+    wake,
+)
 
 __all__ = ["STATEMENTS", "Column", "Parameter", "Statement"]
 
@@ -1118,7 +1130,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="1d50b837d13c4282f4fe7511312372ebb588853674818858e711982836ca2d25",
+        sha256="20847ada2d83a97ad2927c64eb97792000578896201c419747013845085bb1c5",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -2798,7 +2810,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="1d50b837d13c4282f4fe7511312372ebb588853674818858e711982836ca2d25",
+        sha256="20847ada2d83a97ad2927c64eb97792000578896201c419747013845085bb1c5",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -2852,6 +2864,69 @@ STATEMENTS: Final[dict[str, Statement]] = {
         columns=(),
         source="queries/migrate.sql",
         sha256="7690a6c9415e9c43561018e69ac0a04cbebb4ebf3903b3a9c4c659c1f115c1df",
+    ),
+    "MarkWorker": Statement(
+        name="MarkWorker",
+        module="registry",
+        function="mark_worker",
+        async_function="mark_worker_async",
+        command=":exec",
+        text=registry.MARK_WORKER,
+        header={
+            "purpose": "tell the registry that a worker process drains, and that it still lives.",
+            "callers": "jobs.worker.register: when a worker begins to drain, then twice a minute",
+            "tx": "own autocommitted statement",
+            "locks": "its own row of jobs.worker",
+            "index": "worker_pkey",
+            "fence": "none, nothing relies on what it writes",
+            "clock": "now()",
+            "cost": "one heap-only update of an unlogged row",
+        },
+        params=(
+            Parameter(
+                name="lifetime",
+                argument="lifetime",
+                number=1,
+                sql_type="interval",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="in_flight",
+                argument="in_flight",
+                number=2,
+                sql_type="bigint",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="running_ids",
+                argument="running_ids",
+                number=3,
+                sql_type="uuid[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="running_names",
+                argument="running_names",
+                number=4,
+                sql_type="text[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="id",
+                argument="id",
+                number=5,
+                sql_type="uuid",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(),
+        source="queries/registry.sql",
+        sha256="20847ada2d83a97ad2927c64eb97792000578896201c419747013845085bb1c5",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -3292,7 +3367,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=registry.RECORD_WORKER,
         header={
             "purpose": "tell the registry that a worker process lives and what it does, remove the rows of those that are gone, and say whether anything is due in its queues, so that an idle worker may leave out one look at them.",
-            "callers": "jobs.worker.register: when a worker starts, then twice a minute, and while it drains",
+            "callers": "jobs.worker.register: after the first claim of a worker, then twice a minute",
             "tx": "own autocommitted statement",
             "locks": "its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked. Waits for nobody.",
             "index": "worker_pkey, job_ready_idx, job_running_idx, pause_pkey",
@@ -3490,7 +3565,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="1d50b837d13c4282f4fe7511312372ebb588853674818858e711982836ca2d25",
+        sha256="20847ada2d83a97ad2927c64eb97792000578896201c419747013845085bb1c5",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -3520,7 +3595,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="1d50b837d13c4282f4fe7511312372ebb588853674818858e711982836ca2d25",
+        sha256="20847ada2d83a97ad2927c64eb97792000578896201c419747013845085bb1c5",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",

@@ -88,6 +88,7 @@ class Claimer:
         self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
         self._was_choked = False
         self._expected = 0
+        self._looked = False
         self._woken = asyncio.Event()
         self._stopping = False
 
@@ -170,9 +171,16 @@ class Claimer:
                 answer.set_result(failure)
 
     async def _look(self) -> float:
-        """Claim once, after what is due beside it; return the seconds to wait unless woken."""
+        """Claim once, after what is due beside it; return the seconds to wait unless woken.
+
+        The first look is a claim, and the sign of life comes at once behind it.
+        """
         if self._strays.due:
             self._take(await self._strays.find(self._link, TIMEOUT), self._strays.asked_at)
+        if not self._looked:
+            self._looked = True
+            await self._pass()
+            return 0.0
         if not self._registration.due:
             return await self._pass()
         busy = self._busy()

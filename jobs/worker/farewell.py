@@ -65,7 +65,7 @@ class Farewell:
             if over:
                 await self._registration.remove(link, _LAST_WORDS_SECONDS)
                 return
-            await self._registration.beat(link, (), draining=True)
+            await self._registration.drain(link)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_EVERY):
                     await self._news.wait()

@@ -10,10 +10,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from psycopg import AsyncConnection
@@ -22,9 +22,11 @@ from jobs.service.link import Link
 from jobs.worker.config import WorkerConfig
 from jobs.worker.held import Holding
 from jobs.worker.stats import WorkerStats
-from jobs_sql.registry import record_worker_async, remove_worker_async
+from jobs_sql.registry import mark_worker_async, record_worker_async, remove_worker_async
 
 logger = logging.getLogger("jobs.worker")
+
+T = TypeVar("T")
 
 # Seconds between two signs of life. The row outlives two that fail.
 BEAT_EVERY = 30.0
@@ -55,54 +57,73 @@ class Registration:
         self._due_at = float("-inf")
         self._pause = BEAT_EVERY
         self._beats = 0
+        self._failing = False
 
     @property
     def due(self) -> bool:
         """Whether it is time for a sign of life."""
         return time.monotonic() >= self._due_at
 
-    async def beat(self, link: Link, looked_at: Collection[str], *, draining: bool = False) -> bool:
+    async def beat(self, link: Link, looked_at: Collection[str]) -> bool:
         """Send a sign of life. Never raises but when it is cancelled.
 
         Args:
             link: Where to send it; no other call may be under way there.
             looked_at: Queues that may hold something for this worker.
-            draining: Whether the worker is on its way out.
 
         Returns:
-            Whether the queues have to be looked at now: something is due there, or it is not known.
+            Whether these have to be looked at now: something is due there, or it is not known.
         """
-        first = not self._beats
+        return await self._send(link, lambda conn: self._describe(conn, looked_at)) is not False
+
+    async def drain(self, link: Link) -> None:
+        """Say that the worker drains. Never raises but when it is cancelled.
+
+        Args:
+            link: Where to send it; no other call may be under way there.
+        """
+        if self._beats:
+            await self._send(link, self._mark)
+
+    async def _send(
+        self, link: Link, statement: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, T]]
+    ) -> T | None:
+        """Send a statement and note when the next one is due; None where it fails."""
         try:
-            due = await link.call(lambda conn: self._send(conn, looked_at, draining), TIMEOUT)
+            answer = await link.call(statement, TIMEOUT)
         except Exception as error:  # no reason not to claim
             self._due_at = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             logger.log(
-                logging.WARNING if self._pause == BEAT_EVERY * 2 else logging.DEBUG,
+                logging.DEBUG if self._failing else logging.WARNING,
                 "worker %s cannot tell the registry of workers that it lives: %s",
                 self._config.name,
                 " ".join(str(error).split()),
                 extra={"event": "jobs.worker.registry_failed", "worker": self._config.name},
             )
-            return True
-        self._pause = BEAT_EVERY
+            self._failing = True
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            return None
+        self._failing, self._pause = False, BEAT_EVERY
         self._due_at = time.monotonic() + BEAT_EVERY
-        return due or first
+        return answer
 
-    async def _send(
-        self, conn: AsyncConnection[Any], looked_at: Collection[str], draining: bool
-    ) -> bool:
+    def _running(self) -> tuple[int, list[UUID], list[str]]:
+        """How many jobs are held, and ids and names of some."""
+        held = self._holding.snapshot()
+        some = held[:_MOST_RUNNING]
+        return len(held), [job.row.id for job in some], [job.row.name for job in some]
+
+    async def _describe(self, conn: AsyncConnection[Any], looked_at: Collection[str]) -> bool:
         prune = self._beats % _PRUNE_EVERY_BEATS == 0
         self._beats += 1
         stats = self._stats()
-        running = self._holding.snapshot()[:_MOST_RUNNING]
+        in_flight, ids, names = self._running()
         queues = self._config.queues
         due = await record_worker_async(
             conn,
             prune=prune,
             id=self.id,
-            lifetime=timedelta(seconds=BEAT_EVERY * _LIFETIMES),
+            lifetime=_lifetime(),
             claimed=stats.claimed,
             completed=stats.completed,
             retried=stats.retried,
@@ -111,19 +132,30 @@ class Registration:
             buried=stats.buried,
             released=stats.released,
             lost=stats.lost,
-            in_flight=stats.in_flight,
+            in_flight=in_flight,
             process=os.getpid(),
-            state="draining" if draining else "running",
+            state="running",
             name=self._config.name,
             host=_host(),
             version=_version(),
             queues=list(queues),
             slots=list(queues.values()),
-            running_ids=[job.row.id for job in running],
-            running_names=[job.row.name for job in running],
+            running_ids=ids,
+            running_names=names,
             looked_at=sorted(looked_at),
         )
         return due is not False
+
+    async def _mark(self, conn: AsyncConnection[Any]) -> None:
+        in_flight, ids, names = self._running()
+        await mark_worker_async(
+            conn,
+            lifetime=_lifetime(),
+            in_flight=in_flight,
+            running_ids=ids,
+            running_names=names,
+            id=self.id,
+        )
 
     async def remove(self, link: Link, seconds: float) -> None:
         """Take the row away, if there may be one. Never raises but when it is cancelled.
@@ -138,6 +170,10 @@ class Registration:
             await link.call(lambda conn: remove_worker_async(conn, id=self.id), seconds)
         except Exception as error:  # it expires
             logger.debug("worker %s stays in the registry: %s", self._config.name, error)
+
+
+def _lifetime() -> timedelta:
+    return timedelta(seconds=BEAT_EVERY * _LIFETIMES)
 
 
 def _host() -> str:

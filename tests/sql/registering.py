@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 
 from psycopg import Connection
 
-from jobs_sql.registry import find_lost_claims, record_worker, remove_worker
+from jobs_sql.registry import find_lost_claims, mark_worker, record_worker, remove_worker
 
 Conn = Connection[Any]
+HOUR = timedelta(hours=1)
 
 BEAT: dict[str, Any] = {
     "prune": False,
@@ -47,6 +48,7 @@ def live_and_leave(conn: Conn) -> int:
     """Everything that a worker named `w1` sends to the registry; how many jobs of its it finds."""
     worker, _ = beat(conn, prune=True)
     beat(conn, worker)
+    mark_worker(conn, lifetime=HOUR, in_flight=0, running_ids=[], running_names=[], id=worker)
     minute = timedelta(minutes=1)
     found = find_lost_claims(conn, queues=["q"], worker="w1", within=minute, most=9)
     remove_worker(conn, id=worker)

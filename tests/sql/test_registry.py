@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, Connection
 
 from jobs.errors import PageInvalid
 from jobs.inspect import list_workers
-from jobs_sql.registry import find_lost_claims, remove_worker
+from jobs_sql.registry import find_lost_claims, mark_worker, remove_worker
 from tests.conftest import Connect
 from tests.sql.calls import HOUR, Settle, claim_ids, made, new_id, running, settle
 from tests.sql.registering import BEAT, beat
@@ -52,6 +52,23 @@ class TestBeats:
         assert (second.state, second.in_flight, second.claimed) == ("draining", 3, 10)
         assert second.running == [(job, "send")]
         assert second.running[0].name == "send"
+
+    def test_one_that_drains_says_so_and_lives_on(self, conn: Conn) -> None:
+        (id, _), (other, _) = beat(conn), beat(conn, name="web-1")
+        job = new_id()
+        mark_worker(
+            conn,
+            lifetime=HOUR,
+            in_flight=2,
+            running_ids=[job],
+            running_names=["send"],
+            id=id,
+        )
+        first, second = list_workers(conn)
+        assert (first.state, first.in_flight, first.running) == ("draining", 2, [(job, "send")])
+        assert first.expires_at == first.beat_at + HOUR
+        assert first.claimed == 9
+        assert (second.id, second.state) == (other, "running")
 
     def test_two_processes_of_one_name_are_two_records(self, conn: Conn) -> None:
         first, second = beat(conn, process=1)[0], beat(conn, process=2)[0]
