@@ -78,6 +78,22 @@ class DuplicateName(DeclarationError):
     fix = "Give each job its own name with name=..., and export each handle once."
 
 
+class ScheduleInvalid(DeclarationError):
+    """Raised when a task or a schedule could not be due, or not fire, as it is declared.
+
+    Attributes:
+        field: What is wrong: ``cron hour``, ``tz``, ``every``, ``catch_up``, ``entries[2]`` or so.
+    """
+
+    code = "JOB_SCHEDULE_INVALID"
+    fix = "Correct the field named in the message."
+
+    def __init__(self, cause: str, *, field: str, fix: str | None = None) -> None:
+        super().__init__(f"{field}: {cause}", fix=fix)
+        self.reason = cause
+        self.field = field
+
+
 class ModuleShadowed(JobsError, ImportError):
     """Raised when a module of the application is called ``jobs``, the name of this library."""
 
