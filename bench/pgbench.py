@@ -60,6 +60,7 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "error_types": f"array_fill(null::text, {size})",
             "error_messages": f"array_fill(null::text, {size})",
             "tracebacks": f"array_fill(null::text, {size})",
+            "results": f"array_fill(null::text, {size})",
             "worker": "'pgbench'",
         },
     )

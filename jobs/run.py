@@ -134,6 +134,7 @@ class Run:
             "error_types": [None],
             "error_messages": [None],
             "tracebacks": [None],
+            "results": [None],
             "worker": self.worker,
         }
 

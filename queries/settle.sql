@@ -1,7 +1,8 @@
 -- name: SettleJobs :many
 -- purpose: end or give back a batch of running jobs, for the worker that still holds each of them.
 --     Outcomes asked: completed, retry (ready again after the delay), dead (terminal error),
---     released (handed back, the attempt does not count), cancelled (stopped as an operator asked).
+--     released (handed back, the attempt does not count), snoozed (the same, asked by the job),
+--     refused (ended without an attempt), cancelled (stopped as an operator asked).
 --     Where a cancel was requested, completed stays completed, because the work has happened, and
 --     everything else ends as cancelled.
 -- callers: jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the
@@ -18,7 +19,7 @@
 -- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
 --     Counters are one insert a name and outcome. The batch is sorted in memory.
 -- errors: serialization failure in a REPEATABLE READ transaction older than the newest renewal
--- nullable: @error_types, state
+-- nullable: @error_types, @results, state
 with /* jobs:settle_jobs */ asked as (
     select distinct on (listed.id, listed.claims)
         listed.id,
@@ -27,7 +28,8 @@ with /* jobs:settle_jobs */ asked as (
         listed.delay,
         listed.error_type,
         listed.error_message,
-        listed.traceback
+        listed.traceback,
+        listed.result
     from (
         select
             generate_subscripts(@ids::uuid[], 1) as place,
@@ -37,7 +39,8 @@ with /* jobs:settle_jobs */ asked as (
             unnest(@delays::interval[]) as delay,
             unnest(@error_types::text[]) as error_type,
             unnest(@error_messages::text[]) as error_message,
-            unnest(@tracebacks::text[]) as traceback
+            unnest(@tracebacks::text[]) as traceback,
+            unnest(@results::text[]) as result
     ) as listed
     order by listed.id, listed.claims, listed.place
 ),
@@ -57,10 +60,13 @@ held as materialized (
         j.dead_letter,
         j.idempotency_scope,
         j.idempotency_key,
+        j.concurrency_key,
         j.traceparent,
         j.enqueued_by,
         j.worker,
         j.claimed_at,
+        j.progress,
+        j.progress_message,
         j.cancel_requested_at,
         j.cancel_reason,
         j.created_at,
@@ -72,10 +78,11 @@ held as materialized (
         a.error_type,
         a.error_message,
         a.traceback,
+        a.result,
         case
             when a.outcome = 'completed' then 'completed'
             when j.cancel_requested_at is not null then 'cancelled'
-            when a.outcome in ('released', 'cancelled') then a.outcome
+            when a.outcome in ('released', 'snoozed', 'cancelled', 'refused') then a.outcome
             when (a.outcome = 'dead' or j.attempt >= j.max_attempts) and j.dead_letter then 'dead'
             when a.outcome = 'dead' or j.attempt >= j.max_attempts then 'failed'
             when
@@ -97,6 +104,7 @@ held as materialized (
             when a.outcome = 'cancelled' or j.cancel_requested_at is not null
                 then 'cancel requested'
             when a.outcome = 'dead' then 'terminal'
+            when a.outcome = 'refused' then 'refused'
             when a.outcome = 'retry' and j.attempt >= j.max_attempts then 'exhausted'
             when a.outcome = 'retry' then 'superseded'
         end as stop_reason
@@ -110,7 +118,8 @@ moved as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
         stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
-        traceparent, enqueued_by, claimed_at, cancel_requested_at, cancel_reason, created_at, input
+        concurrency_key, traceparent, enqueued_by, claimed_at, progress, progress_message,
+        cancel_requested_at, cancel_reason, created_at, input, result
     )
     select
         h.id,
@@ -119,26 +128,30 @@ moved as (
         h.name,
         h.tenant,
         h.priority,
-        h.attempt,
+        case h.outcome when 'refused' then greatest(h.attempt - 1, 0) else h.attempt end,
         h.max_attempts,
         h.claims,
         h.revoked,
-        h.outcome,
+        case h.outcome when 'refused' then 'failed' else h.outcome end,
         h.stop_reason,
         h.worker,
         h.last_error,
         h.dead_letter,
         h.idempotency_scope,
         h.idempotency_key,
+        h.concurrency_key,
         h.traceparent,
         h.enqueued_by,
         h.claimed_at,
+        h.progress,
+        h.progress_message,
         h.cancel_requested_at,
         h.cancel_reason,
         h.created_at,
-        h.input
+        h.input,
+        case h.outcome when 'completed' then h.result::json end
     from held as h
-    where h.outcome in ('completed', 'dead', 'failed', 'cancelled')
+    where h.outcome in ('completed', 'dead', 'failed', 'cancelled', 'refused')
     on conflict (id) do nothing /* one odd row must not fail its neighbours */
 ),
 
@@ -148,7 +161,7 @@ gone as (
         j.id = any(array(
             select h.id
             from held as h
-            where h.outcome in ('completed', 'dead', 'failed', 'cancelled')
+            where h.outcome in ('completed', 'dead', 'failed', 'cancelled', 'refused')
         ))
 ),
 
@@ -162,12 +175,12 @@ kept as (
         available_at = clock_timestamp()
         + least(greatest(h.delay, interval '0'), interval '3650 days'),
         attempt = case
-            when h.outcome = 'released' then greatest(j.attempt - 1, 0)
+            when h.outcome in ('released', 'snoozed') then greatest(j.attempt - 1, 0)
             else j.attempt
         end,
         last_error = h.last_error
     from held as h
-    where j.id = h.id and h.outcome in ('retry', 'released')
+    where j.id = h.id and h.outcome in ('retry', 'released', 'snoozed')
 ),
 
 noted as (
@@ -195,7 +208,7 @@ counted as (
         case h.outcome when 'retry' then 'retried' else h.outcome end,
         count(*)
     from held as h
-    where h.outcome <> 'released'
+    where h.outcome not in ('released', 'snoozed')
     group by h.name, h.outcome
 )
 
@@ -203,7 +216,11 @@ select
     h.id,
     h.claims,
     'landed'::text as verdict,
-    (case when h.outcome in ('retry', 'released') then 'ready' else h.outcome end)::text as state
+    (case
+        when h.outcome in ('retry', 'released', 'snoozed') then 'ready'
+        when h.outcome = 'refused' then 'failed'
+        else h.outcome
+    end)::text as state
 from held as h
 union all
 select

@@ -32,8 +32,10 @@ create table jobs.job (
     claims bigint not null default 0,
     revoked bigint not null default 0,
     attempt bigint not null default 0,
+    progress real,
     state text not null default 'ready',
     worker text,
+    progress_message text,
     cancel_reason text,
     last_error text,
     unique_key bytea,
@@ -47,6 +49,9 @@ create table jobs.job (
     tenant text not null default '',
     idempotency_scope text not null default 'live',
     idempotency_key text,
+    concurrency_limit bigint,
+    when_busy text,
+    concurrency_key text,
     traceparent text,
     enqueued_by text,
     input json not null,
@@ -62,6 +67,13 @@ create table jobs.job (
     constraint job_cancel_check check (cancel_reason is null or cancel_requested_at is not null),
     constraint job_fence_check check (revoked >= 0 and claims >= revoked),
     constraint job_attempt_check check (attempt >= 0 and max_attempts >= 1),
+    constraint job_progress_check check (progress between 0 and 1),
+    constraint job_concurrency_check check (
+        (concurrency_key is null) = (concurrency_limit is null)
+        and (concurrency_key is null) = (when_busy is null)
+        and concurrency_limit >= 1
+        and when_busy in ('wait', 'fail')
+    ),
     constraint job_priority_check check (priority between 0 and 3),
     -- what Python cannot read would fail the whole claim that returns it, for all the others in it
     constraint job_time_check check (
@@ -110,6 +122,11 @@ comment on column jobs.job.claims is 'How often the job was claimed. Never reset
 comment on column jobs.job.revoked is 'The newest claim that was taken from its holder by anything but its own settle.';
 comment on column jobs.job.attempt is 'Attempts begun and not given back. Compared with max_attempts.';
 comment on column jobs.job.worker is 'Label of the process that holds the lease. Null unless running.';
+comment on column jobs.job.progress is 'How far the run says it is, from 0 to 1. Kept over attempts until it says otherwise.';
+comment on column jobs.job.progress_message is 'What the run says of its progress.';
+comment on column jobs.job.concurrency_limit is 'As declared when the job was enqueued.';
+comment on column jobs.job.concurrency_key is 'Jobs of one key run at most concurrency_limit at a time in the fleet. Null for no limit.';
+comment on column jobs.job.when_busy is 'wait: blocked until the key has room. fail: ended as refused.';
 comment on column jobs.job.last_error is 'Type and message of the newest failed attempt. The whole of it is in jobs.attempt.';
 comment on column jobs.job.unique_key is 'SHA-256 of the idempotency key while this job holds it.';
 comment on column jobs.job.run_id is 'Identity of the run, kept over retries.';
@@ -130,6 +147,8 @@ create table jobs.settled (
     attempt bigint not null,
     state text not null,
     stop_reason text,
+    progress real,
+    progress_message text,
     cancel_requested_at timestamptz,
     cancel_reason text,
     worker text,
@@ -145,9 +164,11 @@ create table jobs.settled (
     tenant text not null,
     idempotency_scope text not null,
     idempotency_key text,
+    concurrency_key text,
     traceparent text,
     enqueued_by text,
     input json not null,
+    result json,
     constraint settled_pkey primary key (id),
     constraint settled_state_check check (state in ('completed', 'failed', 'dead', 'cancelled'))
 ) with (
@@ -165,7 +186,11 @@ create index settled_unsuccessful_idx on jobs.settled (state, id, queue) where s
 
 comment on table jobs.settled is 'Finished jobs. The settle inserts the row in the statement that deletes it from jobs.job.';
 comment on column jobs.settled.state is 'completed, failed (exhausted, no dead letter wanted), dead (exhausted or terminal), cancelled.';
-comment on column jobs.settled.stop_reason is 'Why a job that did not complete was ended: exhausted, terminal, lease lapsed, superseded, cancel requested.';
+comment on column jobs.settled.stop_reason is 'Why a job that did not complete was ended: exhausted, terminal, refused, lease lapsed, superseded, cancel requested.';
+comment on column jobs.settled.progress is 'As last said by the run, from 0 to 1.';
+comment on column jobs.settled.progress_message is 'What the run last said of its progress.';
+comment on column jobs.settled.concurrency_key is 'The key that limited how many ran at a time, if any.';
+comment on column jobs.settled.result is 'What the function of a completed job returned, as JSON text. Null where it returned nothing.';
 comment on column jobs.settled.cancel_requested_at is 'When a cancel was asked for, if ever. A job that completed all the same keeps it.';
 
 -- One row for each failed attempt.
@@ -197,7 +222,7 @@ create index counter_bucket_idx on jobs.counter (bucket, name, outcome);
 
 comment on table jobs.counter is 'Deltas of outcomes by job name and minute, inserted by the settling statement. Sum amount.';
 comment on column jobs.counter.bucket is 'Start of the minute.';
-comment on column jobs.counter.outcome is 'completed, retried, failed, dead, cancelled, rescued.';
+comment on column jobs.counter.outcome is 'completed, retried, failed, dead, cancelled, refused, rescued.';
 
 create table jobs.pause (
     kind text not null,

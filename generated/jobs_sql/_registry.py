@@ -2458,7 +2458,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.LISTEN_WAKE,
         header={
             "purpose": "hear of enqueues on this session from now on.",
-            "callers": "jobs.worker.listener, once after each connect of its own connection",
+            "callers": "jobs.service.listener, once after each connect of its own connection",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -2469,7 +2469,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -2511,7 +2511,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.NOTIFY_PROBE,
         header={
             "purpose": "prove that a listening session hears what others commit: the nonce must arrive there.",
-            "callers": "jobs.worker.listener, on the connection that claims, once after each ListenWake",
+            "callers": "jobs.service.listener, on the connection that claims, once after each ListenWake",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -2531,7 +2531,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -2655,7 +2655,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "ReadIsolation": Statement(
         name="ReadIsolation",
@@ -2850,7 +2850,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=session.READ_SESSION,
         header={
             "purpose": "whether the session is the worker alone: a pooler in between drops the settings that were asked for at connection time, and announces another process than the one that answers. And which schema version the database has.",
-            "callers": "jobs.worker.link, once after each connect",
+            "callers": "jobs.service.link, once after each connect",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "migration_pkey",
@@ -2884,7 +2884,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/session.sql",
-        sha256="1590aaa25b90a1d988e297746eca41f36523552cdd65d395148fd652abf69549",
+        sha256="d4819570c9890d121d067ab24df188f943b53fbdd4c51e04b41998780b5ec408",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",
@@ -3136,7 +3136,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":many",
         text=settle.SETTLE_JOBS,
         header={
-            "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count), cancelled (stopped as an operator asked). Where a cancel was requested, completed stays completed, because the work has happened, and everything else ends as cancelled.",
+            "purpose": "end or give back a batch of running jobs, for the worker that still holds each of them. Outcomes asked: completed, retry (ready again after the delay), dead (terminal error), released (handed back, the attempt does not count), snoozed (the same, asked by the job), refused (ended without an attempt), cancelled (stopped as an operator asked). Where a cancel was requested, completed stays completed, because the work has happened, and everything else ends as cancelled.",
             "callers": "jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the body)",
             "tx": "own autocommitted statement, or the transaction of the caller",
             "locks": "jobs.job rows for update, skip locked, held to commit. Waits for nobody.",
@@ -3146,7 +3146,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "rows": "one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had landed before, its reply was lost: a success without a second effect); again (the row is held by another statement: send it again); lost (taken away: the effect does not count).",
             "cost": "a completed job is one lock, one delete and one insert; a retry one lock and one update. Counters are one insert a name and outcome. The batch is sorted in memory.",
             "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
-            "nullable": "@error_types, state",
+            "nullable": "@error_types, @results, state",
         },
         params=(
             Parameter(
@@ -3206,9 +3206,17 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=True,
             ),
             Parameter(
+                name="results",
+                argument="results",
+                number=8,
+                sql_type="text[]",
+                nullable=True,
+                null_elements=True,
+            ),
+            Parameter(
                 name="worker",
                 argument="worker",
-                number=8,
+                number=9,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -3245,7 +3253,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="1aea84183531a4c6ce7932c9caca58d035d9cae40693a3c187a74f0d88fa4153",
+        sha256="6cdc784ebfda3b3382862aaba598b1b6ffe6e6a91c52a9884e88e4a555e44c85",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
@@ -3303,7 +3311,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.UNLISTEN_WAKE,
         header={
             "purpose": "take back a ListenWake that hears nothing, so that the server connection of a pooler is not left with it.",
-            "callers": "jobs.worker.listener",
+            "callers": "jobs.service.listener",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -3313,7 +3321,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",

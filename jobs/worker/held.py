@@ -17,11 +17,12 @@ class Outcome:
     """What a finished run asks of the database.
 
     Attributes:
-        kind: completed, retry, dead, released or cancelled.
-        delay: Until the job is due again, for retry and released.
+        kind: completed, retry, dead, released, snoozed, refused or cancelled.
+        delay: Until the job is due again, for retry, released and snoozed.
         error_type: Class name of the error, None without one.
         error_message: Its text, bounded and free of what PostgreSQL cannot store.
         traceback: Its traceback, bounded, for the attempt's row.
+        result: What the function returned, as JSON text; None for nothing.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Outcome:
     error_type: str | None = None
     error_message: str | None = None
     traceback: str | None = None
+    result: str | None = None
 
 
 @dataclass(slots=True, eq=False)

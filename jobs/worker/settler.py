@@ -11,8 +11,8 @@ from datetime import timedelta
 import psycopg
 
 from jobs.errors import JobsError
+from jobs.service.link import Link
 from jobs.worker.held import Held, Outcome
-from jobs.worker.link import Link
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 
 logger = logging.getLogger("jobs.worker")
@@ -192,6 +192,7 @@ class Settler:
                 error_types=[outcome.error_type for outcome in outcomes],
                 error_messages=[outcome.error_message for outcome in outcomes],
                 tracebacks=[outcome.traceback for outcome in outcomes],
+                results=[outcome.result for outcome in outcomes],
                 worker=self._worker,
             ),
             TIMEOUT,

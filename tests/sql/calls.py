@@ -275,6 +275,7 @@ class Settle:
     error_type: str | None = None
     message: str | None = None
     traceback: str | None = None
+    result: str | None = None
 
 
 def retry(held: Held, delay: dt.timedelta = NOTHING, message: str = "no luck") -> Settle:
@@ -302,6 +303,7 @@ def settle_rows(
             error_types=[one.error_type for one in asked],
             error_messages=[one.message for one in asked],
             tracebacks=[one.traceback for one in asked],
+            results=[one.result for one in asked],
             worker=worker,
         ),
     )

@@ -59,7 +59,7 @@ class TestCompleted:
         before = tables.job(conn, held[0])
         assert settle(conn, held) == [("landed", "completed")]
         grave = tables.settled(conn, held[0])
-        own = {"xmin", "xmax", "ctid", "settled_at", "state", "stop_reason"}
+        own = {"xmin", "xmax", "ctid", "settled_at", "state", "stop_reason", "result"}
         assert {key: grave[key] for key in grave.keys() - own} == {
             key: before[key] for key in grave.keys() - own
         }

@@ -100,5 +100,6 @@ def settling(held: Iterable[Held], *outcomes: str, error: bool = False) -> dict[
         "error_types": [failed] * count,
         "error_messages": ["no luck" if error else None] * count,
         "tracebacks": [None] * count,
+        "results": [None] * count,
         "worker": "w1",
     }
