@@ -36,16 +36,19 @@ from jobs.errors import (
     ModuleShadowed,
     PageInvalid,
     PayloadUnreadable,
+    ScheduleInvalid,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
     UnknownJob,
     UnknownState,
 )
+from jobs.firing import Entry
 from jobs.ids import uuid7
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.tasking import TaskHandle, task
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -64,6 +67,7 @@ __all__ = [
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "Entry",
     "IdempotencyRequired",
     "InvalidInput",
     "IsolationUnsupported",
@@ -88,14 +92,17 @@ __all__ = [
     "Registry",
     "Retry",
     "Run",
+    "ScheduleInvalid",
     "SchemaOutdated",
     "SchemaTooNew",
+    "TaskHandle",
     "TenantRequired",
     "UnknownJob",
     "UnknownState",
     "Worker",
     "WorkerStats",
     "job",
+    "task",
     "uuid7",
 ]
 
