@@ -48,6 +48,7 @@ from jobs.ids import uuid7
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.scheduler import Scheduler, SchedulerStats
 from jobs.tasking import TaskHandle, task
 from jobs.worker import Worker, WorkerStats
 
@@ -93,6 +94,8 @@ __all__ = [
     "Retry",
     "Run",
     "ScheduleInvalid",
+    "Scheduler",
+    "SchedulerStats",
     "SchemaOutdated",
     "SchemaTooNew",
     "TaskHandle",

@@ -90,7 +90,7 @@ def make(
             raise ScheduleInvalid(
                 "a cron expression needs the zone whose clocks it goes by",
                 field="tz",
-                fix="Add tz='Europe/Zurich', say, or tz='UTC'.",
+                fix="Say tz='Europe/Zurich', for example, or tz='UTC'.",
             )
         if anchor is not None:
             raise ScheduleInvalid("belongs to an interval (every=), not to cron", field="anchor")
