@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from jobs.classify import ErrorClass, ErrorRules
 from jobs.declare import NO_KEY, NO_TENANT, Item, JobHandle, job
 from jobs.enqueue import Enqueued
 from jobs.errors import (
@@ -13,6 +14,7 @@ from jobs.errors import (
     ControlInvalid,
     DatabaseUnreachable,
     DeclarationError,
+    DelayInvalid,
     DuplicateJob,
     DuplicateName,
     EnqueueContended,
@@ -36,15 +38,19 @@ from jobs.errors import (
     ModuleShadowed,
     PageInvalid,
     PayloadUnreadable,
+    RetryAfter,
     ScheduleInvalid,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
+    Terminal,
     UnknownJob,
     UnknownState,
 )
 from jobs.firing import Entry
+from jobs.hooks import Settled
 from jobs.ids import uuid7
+from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
@@ -63,12 +69,15 @@ __all__ = [
     "ControlInvalid",
     "DatabaseUnreachable",
     "DeclarationError",
+    "DelayInvalid",
     "DuplicateJob",
     "DuplicateName",
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
     "Entry",
+    "ErrorClass",
+    "ErrorRules",
     "IdempotencyRequired",
     "InvalidInput",
     "IsolationUnsupported",
@@ -82,6 +91,7 @@ __all__ = [
     "JobsError",
     "LeaseLost",
     "LoadError",
+    "Middleware",
     "MigrationBusy",
     "MigrationChanged",
     "MigrationError",
@@ -92,14 +102,17 @@ __all__ = [
     "PayloadUnreadable",
     "Registry",
     "Retry",
+    "RetryAfter",
     "Run",
     "ScheduleInvalid",
     "Scheduler",
     "SchedulerStats",
     "SchemaOutdated",
     "SchemaTooNew",
+    "Settled",
     "TaskHandle",
     "TenantRequired",
+    "Terminal",
     "UnknownJob",
     "UnknownState",
     "Worker",

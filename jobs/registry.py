@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
+from jobs.classify import NO_RULES, ErrorRules, checked_rules
 from jobs.declare import JobHandle, place
 from jobs.errors import ConfigError, DeclarationError, DuplicateName, ModuleShadowed
+from jobs.middleware import Middleware, checked_middleware
 from jobs.tasking import TaskHandle
 from jobs.tasking import place as place_of_task
 
@@ -24,26 +26,48 @@ class Registry:
 
     Attributes:
         tasks: The tasks, in the same order.
+        errors: What errors mean for the next try of any of its jobs, by their type.
+        middleware: What is entered around every run of any of its jobs, the first outermost.
     """
 
     def __init__(
-        self, jobs: dict[str, JobHandle[Any]], tasks: dict[str, TaskHandle] | None = None
+        self,
+        jobs: dict[str, JobHandle[Any]],
+        errors: ErrorRules = NO_RULES,
+        middleware: tuple[Middleware, ...] = (),
+        tasks: dict[str, TaskHandle] | None = None,
     ) -> None:
         self._jobs = {name: jobs[name] for name in sorted(jobs)}
         self._tasks = {name: (tasks or {})[name] for name in sorted(tasks or {})}
         self.tasks: tuple[TaskHandle, ...] = tuple(self._tasks.values())
+        self.errors = errors
+        self.middleware = middleware
 
     @classmethod
-    def of(cls, *modules: ModuleType) -> Registry:
+    def of(
+        cls,
+        *modules: ModuleType,
+        errors: ErrorRules = NO_RULES,
+        middleware: Iterable[Middleware] = (),
+    ) -> Registry:
         """Collect what modules export: public names bound to a `JobHandle` or a `TaskHandle`.
 
         Anything else in a module is ignored. A job or task that several modules export under one
         name counts once. A job and a task may have the same name.
 
+        Args:
+            modules: Modules that declare or import jobs.
+            errors: As for `jobs.job`, for all of these jobs; the rules of a job go before them.
+            middleware: Functions of the run that return a context manager, entered around every run
+                of these jobs, inside the middleware of the worker.
+
         Raises:
             DuplicateName: Two jobs, or two tasks, have one name, or one is exported under two.
-            DeclarationError: Something else than a module is given.
+            DeclarationError: Something else than a module is given, or a rule that is none.
+            ConfigError: ``middleware`` is no list of functions.
         """
+        errors = checked_rules("errors", errors)
+        around = checked_middleware("middleware", middleware)
         exports: dict[int, tuple[str, str]] = {}
         jobs: dict[str, JobHandle[Any]] = {}
         tasks: dict[str, TaskHandle] = {}
@@ -61,7 +85,7 @@ class Registry:
                 elif type(value) is TaskHandle:
                     at = place_of_task(value)
                     _note("task", value, at, tasks, exports, export, module.__name__)
-        return cls(jobs, tasks)
+        return cls(jobs, errors, around, tasks)
 
     def get(self, name: str) -> JobHandle[Any] | None:
         """Return the job of that name, or None."""

@@ -8,13 +8,15 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from jobs.errors import CompletionOutsideTransaction, LeaseLost
+from jobs.classify import Snoozed
+from jobs.errors import LONGEST_DELAY, CompletionOutsideTransaction, DelayInvalid, LeaseLost
+from jobs.retry import is_final
 from jobs_sql.settle import SettleJobsRow, settle_jobs, settle_jobs_async
 
 # Somebody else touches the row (a renewal): how often and how long to ask again, in seconds.
@@ -63,7 +65,7 @@ class Run:
     @property
     def final(self) -> bool:
         """Whether a failure of this attempt ends the job."""
-        return self.attempt >= self.max_attempts
+        return is_final(self.attempt, self.max_attempts)
 
     @property
     def cancelled(self) -> bool:
@@ -75,6 +77,27 @@ class Run:
         completed then whatever this was.
         """
         return self._cancelled.is_set()
+
+    def snooze(self, delay: timedelta) -> NoReturn:
+        """End this run and have the job run again later, as if it had not been tried now.
+
+        Uses no attempt, is no error and counts for nothing. Never returns: it raises what carries
+        the delay out of the function, which is no `Exception`, so that only a bare ``except`` or
+        one of BaseException can hold it up. What the function has done is done, and the next run
+        begins from the start.
+
+        Args:
+            delay: Until the job is due again, by the database's clock; up to ten years.
+
+        Raises DelayInvalid for what is no time, or a negative one: the attempt fails then.
+        """
+        if not isinstance(delay, timedelta) or not timedelta() <= delay <= LONGEST_DELAY:
+            raise DelayInvalid(
+                f"job {self.id} snoozes for {delay!r:.200}, expected a timedelta from 0 to "
+                f"{LONGEST_DELAY.days} days",
+                fix="Pass a timedelta, for example timedelta(minutes=5).",
+            )
+        raise Snoozed(delay)
 
     @overload
     def complete(self, conn: psycopg.Connection[Any]) -> None: ...
