@@ -182,6 +182,20 @@ class ControlInvalid(JobsError, ValueError):
     fix = "Correct the argument named in the message."
 
 
+class ScheduleNotFound(JobsError, LookupError):
+    """Raised when there is no schedule of the name."""
+
+    code = "JOB_SCHEDULE_NOT_FOUND"
+    fix = "Check the name with `jobs tasks list`; a declared task is there once a scheduler ran."
+
+
+class ScheduleExists(JobsError):
+    """Raised when a schedule is made under a name that another has. Nothing was changed."""
+
+    code = "JOB_SCHEDULE_EXISTS"
+    fix = "Change that one with change_schedule, or choose another name."
+
+
 class JobNotCancellable(JobsError):
     """Raised when a job that has ended is to be cancelled.
 

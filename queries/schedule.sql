@@ -5,7 +5,7 @@
 -- tx: own autocommitted statement
 -- locks: the row of jobs.leader, for the moment. Waits for another tick only.
 -- index: leader_pkey
--- fence: none needed: the lease only saves work. A fire is fenced by the watermark.
+-- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than any that is given was given under
 --     another clock, and counts as ended.
 -- rows: one. fingerprint differs from that of another tick where a schedule or the pause of a task

@@ -150,7 +150,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -348,7 +348,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -811,7 +811,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -1499,7 +1499,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -2690,7 +2690,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -3273,7 +3273,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -3382,7 +3382,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -3773,7 +3773,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -3969,7 +3969,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -4031,7 +4031,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "SettleJobs": Statement(
         name="SettleJobs",
@@ -4173,7 +4173,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "own autocommitted statement",
             "locks": "the row of jobs.leader, for the moment. Waits for another tick only.",
             "index": "leader_pkey",
-            "fence": "none needed: the lease only saves work. A fire is fenced by the watermark.",
+            "fence": "none, the lease only saves work: a fire is fenced by the watermark",
             "clock": "statement_timestamp(). A lease that ends later than any that is given was given under another clock, and counts as ended.",
             "rows": "one. fingerprint differs from that of another tick where a schedule or the pause of a task came, went or was changed between the two; a fire changes nothing of it.",
             "cost": "one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule, a few pages for a hundred schedules",
@@ -4220,7 +4220,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="39bd1f40b8897514629a7c595679d98e93fe2828f7dc69afed3805d21deb5561",
+        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",

@@ -117,7 +117,7 @@ class Dispatcher:
         """Let another take over at once, if this one leads. Never raises."""
         if not self.leading:
             return
-        self._demote("it has stopped")
+        self._forget()
         try:
             await self._link.call(
                 lambda conn: sql.resign_scheduler_async(conn, holder=self._stats.name), seconds
@@ -191,11 +191,14 @@ class Dispatcher:
             # already and read once more.
             self._loaded = row.fingerprint
 
-    def _demote(self, why: str) -> None:
+    def _forget(self) -> None:
         self._leads_until = float("-inf")
         self._stats.leading = False
-        self._plans.clear()
+        self._plans = {}
         self._loaded = None
+
+    def _demote(self, why: str) -> None:
+        self._forget()
         logger.warning(
             "scheduler %s does not lead any more: %s",
             self._stats.name,

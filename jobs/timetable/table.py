@@ -90,7 +90,7 @@ def make(
             raise ScheduleInvalid(
                 "a cron expression needs the zone whose clocks it goes by",
                 field="tz",
-                fix="Say tz='Europe/Zurich', for example, or tz='UTC'.",
+                fix="There is no default; say tz='Europe/Zurich' or so.",
             )
         if anchor is not None:
             raise ScheduleInvalid("belongs to an interval (every=), not to cron", field="anchor")
