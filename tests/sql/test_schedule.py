@@ -209,11 +209,9 @@ class TestStoredSchedules:
     @pytest.mark.parametrize(
         "column",
         [
-            "watermark = 'infinity'",
-            "every = '1 second - 1 day', cron = null",
-            "anchor = '-infinity'",
-        ]
-        + ["catch_up = 'x'", "max_catch_up = 0", "cron = null", "job = null", "name = ''"],
+            *("watermark = 'infinity'", "every = '-1 day', cron = null", "anchor = '-infinity'"),
+            *("catch_up = 'x'", "max_catch_up = 0", "cron = null", "job = null", "name = ''"),
+        ],
     )
     def test_what_nobody_could_read_is_refused(self, conn: Conn, column: str):
         create(conn)
