@@ -49,7 +49,7 @@ create table jobs.job (
     tenant text not null default '',
     idempotency_scope text not null default 'live',
     idempotency_key text,
-    concurrency_limit integer,
+    concurrency_limit bigint,
     when_busy text,
     concurrency_key text,
     traceparent text,
@@ -123,6 +123,8 @@ comment on column jobs.job.revoked is 'The newest claim that was taken from its 
 comment on column jobs.job.attempt is 'Attempts begun and not given back. Compared with max_attempts.';
 comment on column jobs.job.worker is 'Label of the process that holds the lease. Null unless running.';
 comment on column jobs.job.progress is 'How far the run says it is, from 0 to 1. Kept over attempts until it says otherwise.';
+comment on column jobs.job.progress_message is 'What the run says of its progress.';
+comment on column jobs.job.concurrency_limit is 'As declared when the job was enqueued.';
 comment on column jobs.job.concurrency_key is 'Jobs of one key run at most concurrency_limit at a time in the fleet. Null for no limit.';
 comment on column jobs.job.when_busy is 'wait: blocked until the key has room. fail: ended as refused.';
 comment on column jobs.job.last_error is 'Type and message of the newest failed attempt. The whole of it is in jobs.attempt.';
@@ -185,6 +187,9 @@ create index settled_unsuccessful_idx on jobs.settled (state, id, queue) where s
 comment on table jobs.settled is 'Finished jobs. The settle inserts the row in the statement that deletes it from jobs.job.';
 comment on column jobs.settled.state is 'completed, failed (exhausted, no dead letter wanted), dead (exhausted or terminal), cancelled.';
 comment on column jobs.settled.stop_reason is 'Why a job that did not complete was ended: exhausted, terminal, refused, lease lapsed, superseded, cancel requested.';
+comment on column jobs.settled.progress is 'As last said by the run, from 0 to 1.';
+comment on column jobs.settled.progress_message is 'What the run last said of its progress.';
+comment on column jobs.settled.concurrency_key is 'The key that limited how many ran at a time, if any.';
 comment on column jobs.settled.result is 'What the function of a completed job returned, as JSON text. Null where it returned nothing.';
 comment on column jobs.settled.cancel_requested_at is 'When a cancel was asked for, if ever. A job that completed all the same keeps it.';
 

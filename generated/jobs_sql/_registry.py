@@ -2535,7 +2535,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.LISTEN_WAKE,
         header={
             "purpose": "hear of enqueues on this session from now on.",
-            "callers": "jobs.worker.listener, once after each connect of its own connection",
+            "callers": "jobs.service.listener, once after each connect of its own connection",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -2546,7 +2546,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -2588,7 +2588,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.NOTIFY_PROBE,
         header={
             "purpose": "prove that a listening session hears what others commit: the nonce must arrive there.",
-            "callers": "jobs.worker.listener, on the connection that claims, once after each ListenWake",
+            "callers": "jobs.service.listener, on the connection that claims, once after each ListenWake",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -2608,7 +2608,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -2732,7 +2732,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "ReadIsolation": Statement(
         name="ReadIsolation",
@@ -3002,7 +3002,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=session.READ_SESSION,
         header={
             "purpose": "whether the session is the worker alone: a pooler in between drops the settings that were asked for at connection time, and announces another process than the one that answers. And which schema version the database has.",
-            "callers": "jobs.worker.link, once after each connect",
+            "callers": "jobs.service.link, once after each connect",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "migration_pkey",
@@ -3036,7 +3036,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/session.sql",
-        sha256="1590aaa25b90a1d988e297746eca41f36523552cdd65d395148fd652abf69549",
+        sha256="d4819570c9890d121d067ab24df188f943b53fbdd4c51e04b41998780b5ec408",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",
@@ -3511,7 +3511,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.UNLISTEN_WAKE,
         header={
             "purpose": "take back a ListenWake that hears nothing, so that the server connection of a pooler is not left with it.",
-            "callers": "jobs.worker.listener",
+            "callers": "jobs.service.listener",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -3521,7 +3521,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",

@@ -15,9 +15,9 @@ import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import JobsError
+from jobs.service.link import Link
+from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
-from jobs.worker.link import Link
-from jobs.worker.pace import Pace
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
 from jobs_sql.wake import prune_wakes_async
 

@@ -19,8 +19,8 @@ from typing import TypeVarTuple
 import psycopg
 
 from jobs.errors import JobsError
+from jobs.service.link import Guard, Target
 from jobs.worker.held import Held, Holding
-from jobs.worker.link import Guard, Target
 from jobs.worker.loopwatch import LoopWatch
 from jobs_sql.lease import RenewLeasesRow, renew_leases
 

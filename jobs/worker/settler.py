@@ -11,8 +11,8 @@ from datetime import timedelta
 import psycopg
 
 from jobs.errors import JobsError
+from jobs.service.link import Link
 from jobs.worker.held import Held, Outcome
-from jobs.worker.link import Link
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 
 logger = logging.getLogger("jobs.worker")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Literal
 
 from jobs.errors import CompletionRolledBack
+from jobs.service.life import State
 from jobs.worker.held import Held
 
 logger = logging.getLogger("jobs.worker")
-
-State = Literal["idle", "starting", "running", "draining", "stopped"]
 
 
 @dataclass(slots=True)

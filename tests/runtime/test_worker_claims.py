@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import jobs
+from jobs.service.pace import Pace
 from jobs.worker import worker as worker_module
-from jobs.worker.pace import Pace
 from tests.runtime.working import (
     Input,
     Table,
