@@ -42,10 +42,25 @@ from jobs.errors import (
     UnknownJob,
     UnknownState,
 )
+from jobs.faults import (
+    JobCancelled,
+    JobDead,
+    JobFailed,
+    JobRefused,
+    ProcessDied,
+    ResultInTransaction,
+    ResultInvalid,
+    ResultTimeout,
+    ResultUnavailable,
+    ResultUnreadable,
+    RunConnectionUnavailable,
+    RunFeatureUnavailable,
+)
 from jobs.ids import uuid7
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -69,10 +84,14 @@ __all__ = [
     "IsolationUnsupported",
     "Item",
     "JobBusy",
+    "JobCancelled",
+    "JobDead",
+    "JobFailed",
     "JobHandle",
     "JobNotCancellable",
     "JobNotFound",
     "JobNotRequeueable",
+    "JobRefused",
     "JobTimeout",
     "JobsError",
     "LeaseLost",
@@ -85,9 +104,17 @@ __all__ = [
     "ModuleShadowed",
     "PageInvalid",
     "PayloadUnreadable",
+    "ProcessDied",
     "Registry",
+    "ResultInTransaction",
+    "ResultInvalid",
+    "ResultTimeout",
+    "ResultUnavailable",
+    "ResultUnreadable",
     "Retry",
     "Run",
+    "RunConnectionUnavailable",
+    "RunFeatureUnavailable",
     "SchemaOutdated",
     "SchemaTooNew",
     "TenantRequired",
@@ -95,7 +122,9 @@ __all__ = [
     "UnknownState",
     "Worker",
     "WorkerStats",
+    "current_tenant",
     "job",
+    "tenant_scope",
     "uuid7",
 ]
 

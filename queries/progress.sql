@@ -1,7 +1,7 @@
 -- name: WriteProgress :many
 -- purpose: write how far running jobs say they are, for the worker that still holds each of them.
--- callers: jobs.worker.progress (at most once a second, and before the settle of a job whose newest
---     progress is not written yet), jobs.run.complete (one job, in the transaction of the body)
+-- callers: jobs.worker.reporter (at most once a second, and before the settle of a job whose newest
+--     progress is not written yet), jobs.run (complete, in the transaction of the body)
 -- tx: own autocommitted statement, or the transaction of the caller
 -- locks: jobs.job rows, no key update, skip locked. Waits for nobody.
 -- index: job_pkey

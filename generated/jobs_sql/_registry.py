@@ -9,7 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, progress, result, session, settle, tenancy, wake
+from . import (
+    claim,
+    control,
+    enqueue,
+    inspect,
+    lease,
+    listing,
+    migrate,
+    progress,
+    result,
+    session,
+    settle,
+    tenancy,
+    wake,
+)
 
 __all__ = ["STATEMENTS", "Column", "Parameter", "Statement"]
 
@@ -3564,7 +3578,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=progress.WRITE_PROGRESS,
         header={
             "purpose": "write how far running jobs say they are, for the worker that still holds each of them.",
-            "callers": "jobs.worker.progress (at most once a second, and before the settle of a job whose newest progress is not written yet), jobs.run.complete (one job, in the transaction of the body)",
+            "callers": "jobs.worker.reporter (at most once a second, and before the settle of a job whose newest progress is not written yet), jobs.run (complete, in the transaction of the body)",
             "tx": "own autocommitted statement, or the transaction of the caller",
             "locks": "jobs.job rows, no key update, skip locked. Waits for nobody.",
             "index": "job_pkey",
@@ -3640,6 +3654,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/progress.sql",
-        sha256="a31b90fb1abbf8c4fa744e18c64ddb55117de4ae914b42ecaa5d5675f7abd4f0",
+        sha256="e8344ac4fa1c5eab3a4b02440cecac2f2361ed4dc9c13ffae2bd19c8dc5611d3",
     ),
 }
