@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from jobs.classify import ErrorClass, ErrorRules
 from jobs.declare import NO_KEY, NO_TENANT, Item, JobHandle, job
 from jobs.enqueue import Enqueued
 from jobs.errors import (
@@ -13,6 +14,7 @@ from jobs.errors import (
     ControlInvalid,
     DatabaseUnreachable,
     DeclarationError,
+    DelayInvalid,
     DuplicateJob,
     DuplicateName,
     EnqueueContended,
@@ -36,9 +38,11 @@ from jobs.errors import (
     ModuleShadowed,
     PageInvalid,
     PayloadUnreadable,
+    RetryAfter,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
+    Terminal,
     UnknownJob,
     UnknownState,
 )
@@ -56,7 +60,9 @@ from jobs.faults import (
     RunConnectionUnavailable,
     RunFeatureUnavailable,
 )
+from jobs.hooks import Settled
 from jobs.ids import uuid7
+from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
@@ -74,11 +80,14 @@ __all__ = [
     "ControlInvalid",
     "DatabaseUnreachable",
     "DeclarationError",
+    "DelayInvalid",
     "DuplicateJob",
     "DuplicateName",
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "ErrorClass",
+    "ErrorRules",
     "IdempotencyRequired",
     "InvalidInput",
     "IsolationUnsupported",
@@ -96,6 +105,7 @@ __all__ = [
     "JobsError",
     "LeaseLost",
     "LoadError",
+    "Middleware",
     "MigrationBusy",
     "MigrationChanged",
     "MigrationError",
@@ -112,12 +122,15 @@ __all__ = [
     "ResultUnavailable",
     "ResultUnreadable",
     "Retry",
+    "RetryAfter",
     "Run",
     "RunConnectionUnavailable",
     "RunFeatureUnavailable",
     "SchemaOutdated",
     "SchemaTooNew",
+    "Settled",
     "TenantRequired",
+    "Terminal",
     "UnknownJob",
     "UnknownState",
     "Worker",

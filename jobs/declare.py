@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
+from jobs.classify import NO_RULES, ErrorRules, checked_rules
 from jobs.definition import (
     NAME_LIMIT,
     NO_KEY,
@@ -31,6 +32,7 @@ from jobs.definition import (
 )
 from jobs.errors import DeclarationError, DuplicateName, IdempotencyRequired, TenantRequired
 from jobs.handle import BUILDER, JobHandle
+from jobs.hooks import Hook, checked_hook
 from jobs.payload import text_problem
 from jobs.results import ResultCodec
 from jobs.retry import LONGEST, Retry
@@ -64,6 +66,8 @@ class Declaration:
         timeout: timedelta | None,
         priority: int,
         executor: Where | None,
+        errors: ErrorRules,
+        on_settled: Hook | None,
     ) -> None:
         self._name = name
         self._executor = executor
@@ -75,6 +79,8 @@ class Declaration:
             "retry": retry,
             "timeout": timeout,
             "priority": priority,
+            "errors": errors,
+            "on_settled": on_settled,
         }
 
     @overload
@@ -126,6 +132,8 @@ class _Job(Protocol):
         timeout: timedelta | None = None,
         priority: int = 0,
         executor: Where | None = None,
+        errors: ErrorRules = NO_RULES,
+        on_settled: Hook | None = None,
     ) -> Declaration: ...
 
 
@@ -142,6 +150,8 @@ def _job(
     timeout: timedelta | None = None,
     priority: int = 0,
     executor: Where | None = None,
+    errors: ErrorRules = NO_RULES,
+    on_settled: Hook | None = None,
 ) -> Declaration:
     """Declare a job: decorates a function of its input, and optionally of its run.
 
@@ -166,6 +176,11 @@ def _job(
             asynchronous functions and theirs alone; ``"thread"``, the default of all others;
             ``"process"`` in a process of its own, for functions that compute. That one must be
             found under its name in a module that can be imported.
+        errors: What errors mean for the next try, by their type: ``"terminal"``, ``"retry"``, a
+            timedelta, or a function of the error that returns one of them or None. Goes before the
+            rules of the registry.
+        on_settled: A function of a `Settled`, called in a worker once the job has ended other than
+            by a cancel; asynchronous or not. At most once: what must happen belongs into the job.
 
     Returns:
         A decorator that returns a `JobHandle`.
@@ -211,6 +226,9 @@ def _job(
         raise DeclarationError(
             f"executor: must be 'async', 'thread' or 'process', and is {executor!r:.200}"
         )
+    errors = checked_rules("errors", errors)
+    if on_settled is not None:
+        checked_hook(on_settled)
     return Declaration(
         queue=queue,
         name=name,
@@ -221,6 +239,8 @@ def _job(
         timeout=timeout,
         priority=priority,
         executor=executor,
+        errors=errors,
+        on_settled=on_settled,
     )
 
 

@@ -13,8 +13,10 @@ from uuid import UUID
 from pydantic import BaseModel
 from typing_extensions import TypeVar as TypeVarWithDefault
 
+from jobs.classify import ErrorRules, described_rules
 from jobs.enqueue import OnConflict, Row, Target
 from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequired
+from jobs.hooks import Hook
 from jobs.ids import uuid7
 from jobs.payload import Codec, text_problem
 from jobs.results import ResultCodec
@@ -99,6 +101,8 @@ class Definition(Generic[M, R]):
         tenant: The function that derives the tenant, or `NO_TENANT`.
         idempotency_key: The function that derives the key, or `NO_KEY`.
         results: From what ``fn`` returns to the text that is stored, and back.
+        errors: What errors mean for the next try, by their type.
+        on_settled: What is called when a job has ended, or None.
     """
 
     name: str
@@ -116,6 +120,8 @@ class Definition(Generic[M, R]):
     tenant: TenantOf
     idempotency_key: KeyOf
     results: ResultCodec
+    errors: ErrorRules
+    on_settled: Hook | None
     _codec: Codec[M] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -181,6 +187,8 @@ class Definition(Generic[M, R]):
             "priority": self.priority,
             "idempotent": self.idempotent,
             "idempotency_scope": self.idempotency_scope,
+            "errors": described_rules(self.errors),
+            "on_settled": self.on_settled is not None,
         }
 
     # -- from arguments to rows -------------------------------------------------------------------
