@@ -93,6 +93,18 @@ class Sessions:
         return {"setting": self._setting, "tenant": tenant or ""}
 
 
+def _opener(what: str, given: Any) -> Any:
+    if given is None:
+        return None
+    opens = getattr(given, "connection", given)
+    if not callable(opens):
+        raise ConfigError(
+            f"{what} is a {type(given).__qualname__}, expected a psycopg pool or a function that "
+            "returns a context manager of a connection"
+        )
+    return opens
+
+
 NO_SESSIONS: Final = Sessions()
 
 
@@ -146,15 +158,3 @@ class RunConnection:
         stack, self._stack_async = self._stack_async, None
         if stack is not None:
             await stack.__aexit__(kind, error, trace)
-
-
-def _opener(what: str, given: Any) -> Any:
-    if given is None:
-        return None
-    opens = getattr(given, "connection", given)
-    if not callable(opens):
-        raise ConfigError(
-            f"{what} is a {type(given).__qualname__}, expected a psycopg pool or a function that "
-            "returns a context manager of a connection"
-        )
-    return opens
