@@ -49,15 +49,36 @@ from jobs.errors import (
     UnknownJob,
     UnknownState,
 )
+<<<<<<< HEAD
 from jobs.firing import Entry
+=======
+from jobs.faults import (
+    JobCancelled,
+    JobDead,
+    JobFailed,
+    JobRefused,
+    ProcessDied,
+    ResultInTransaction,
+    ResultInvalid,
+    ResultTimeout,
+    ResultUnavailable,
+    ResultUnreadable,
+    RunConnectionUnavailable,
+    RunFeatureUnavailable,
+)
+>>>>>>> main
 from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+<<<<<<< HEAD
 from jobs.scheduler import Scheduler, SchedulerStats
 from jobs.tasking import TaskHandle, task
+=======
+from jobs.tenancy import current_tenant, tenant_scope
+>>>>>>> main
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -85,10 +106,14 @@ __all__ = [
     "IsolationUnsupported",
     "Item",
     "JobBusy",
+    "JobCancelled",
+    "JobDead",
+    "JobFailed",
     "JobHandle",
     "JobNotCancellable",
     "JobNotFound",
     "JobNotRequeueable",
+    "JobRefused",
     "JobTimeout",
     "JobsError",
     "LeaseLost",
@@ -102,15 +127,26 @@ __all__ = [
     "ModuleShadowed",
     "PageInvalid",
     "PayloadUnreadable",
+    "ProcessDied",
     "Registry",
+    "ResultInTransaction",
+    "ResultInvalid",
+    "ResultTimeout",
+    "ResultUnavailable",
+    "ResultUnreadable",
     "Retry",
     "RetryAfter",
     "Run",
+<<<<<<< HEAD
     "ScheduleExists",
     "ScheduleInvalid",
     "ScheduleNotFound",
     "Scheduler",
     "SchedulerStats",
+=======
+    "RunConnectionUnavailable",
+    "RunFeatureUnavailable",
+>>>>>>> main
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
@@ -121,8 +157,13 @@ __all__ = [
     "UnknownState",
     "Worker",
     "WorkerStats",
+    "current_tenant",
     "job",
+<<<<<<< HEAD
     "task",
+=======
+    "tenant_scope",
+>>>>>>> main
     "uuid7",
 ]
 

@@ -13,9 +13,12 @@ from . import (
     lease,
     listing,
     migrate,
+    progress,
+    result,
     schedule,
     session,
     settle,
+    tenancy,
     wake,
 )
 
@@ -27,8 +30,11 @@ __all__ = [
     "lease",
     "listing",
     "migrate",
+    "progress",
+    "result",
     "schedule",
     "session",
     "settle",
+    "tenancy",
     "wake",
 ]
