@@ -49,9 +49,6 @@ from jobs.errors import (
     UnknownJob,
     UnknownState,
 )
-<<<<<<< HEAD
-from jobs.firing import Entry
-=======
 from jobs.faults import (
     JobCancelled,
     JobDead,
@@ -66,19 +63,16 @@ from jobs.faults import (
     RunConnectionUnavailable,
     RunFeatureUnavailable,
 )
->>>>>>> main
+from jobs.firing import Entry
 from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
-<<<<<<< HEAD
 from jobs.scheduler import Scheduler, SchedulerStats
 from jobs.tasking import TaskHandle, task
-=======
 from jobs.tenancy import current_tenant, tenant_scope
->>>>>>> main
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -137,16 +131,13 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Run",
-<<<<<<< HEAD
+    "RunConnectionUnavailable",
+    "RunFeatureUnavailable",
     "ScheduleExists",
     "ScheduleInvalid",
     "ScheduleNotFound",
     "Scheduler",
     "SchedulerStats",
-=======
-    "RunConnectionUnavailable",
-    "RunFeatureUnavailable",
->>>>>>> main
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
@@ -159,11 +150,8 @@ __all__ = [
     "WorkerStats",
     "current_tenant",
     "job",
-<<<<<<< HEAD
     "task",
-=======
     "tenant_scope",
->>>>>>> main
     "uuid7",
 ]
 
