@@ -22,6 +22,8 @@ from jobs_sql.settle import SettleJobsRow, settle_jobs, settle_jobs_async
 # Somebody else touches the row (a renewal): how often and how long to ask again, in seconds.
 _AGAIN_PAUSE = 0.02
 _AGAIN_TRIES = 250
+# Two threads of one function may begin to wait at the same time.
+_MAKING = threading.Lock()
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +58,9 @@ class Run:
     created_at: datetime
     traceparent: str | None = None
     enqueued_by: str | None = None
-    _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _cancelled: bool = field(default=False, repr=False)
+    # Made by whoever waits for the flag; most never do.
+    _cancelled_event: threading.Event | None = field(default=None, repr=False)
     # complete() was called: the outcome is decided by a transaction, and the worker asks for it.
     _completion_asked: bool = field(default=False, repr=False)
     # It landed there, so that the job's row may be locked or gone without the lease being lost.
@@ -76,7 +80,31 @@ class Run:
         stop by raising something. A function that returns says that its work is done, and a job is
         completed then whatever this was.
         """
-        return self._cancelled.is_set()
+        return self._cancelled
+
+    def wait_cancelled(self, timeout: float | None = None) -> bool:
+        """Wait until the run should stop, in a synchronous function that would sleep otherwise.
+
+        Blocks the thread, so never call it in an asynchronous function: that one is cancelled.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+
+        Returns:
+            `cancelled`: False where the time was up first.
+        """
+        event = self._cancelled_event
+        if event is None:
+            with _MAKING:
+                event = self._cancelled_event = self._cancelled_event or threading.Event()
+        # The flag is set before the event is looked for, and looked at after the event was made.
+        return self._cancelled or event.wait(timeout)
+
+    def _cancel(self) -> None:
+        """Tell the function that it should stop. Of the worker; may be called by any thread."""
+        self._cancelled = True
+        if (event := self._cancelled_event) is not None:
+            event.set()
 
     def snooze(self, delay: timedelta) -> NoReturn:
         """End this run and have the job run again later, as if it had not been tried now.
