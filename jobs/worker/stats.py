@@ -156,8 +156,16 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
 def account_buried(
     stats: WorkerStats, row: ClaimJobsRow
 ) -> tuple[SettledOutcome, StopReason | None] | None:
-    """Count and log a job that a claim ended; return as `ending`."""
+    """Count and log a job that a claim ended because its lease had lapsed; return as `ending`."""
     stats.buried += 1
+    if row.attempt < row.max_attempts:
+        logger.info(
+            "job %s (%s) was ended as cancelled when its lease lapsed",
+            row.id,
+            row.name,
+            extra={"event": "jobs.worker.cancelled", "job": str(row.id), "state": "cancelled"},
+        )
+        return None
     logger.error(
         "job %s (%s) was ended: its lease lapsed in attempt %d of %d",
         row.id,
