@@ -46,12 +46,27 @@ from jobs.errors import (
     UnknownJob,
     UnknownState,
 )
+from jobs.faults import (
+    JobCancelled,
+    JobDead,
+    JobFailed,
+    JobRefused,
+    ProcessDied,
+    ResultInTransaction,
+    ResultInvalid,
+    ResultTimeout,
+    ResultUnavailable,
+    ResultUnreadable,
+    RunConnectionUnavailable,
+    RunFeatureUnavailable,
+)
 from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -78,10 +93,14 @@ __all__ = [
     "IsolationUnsupported",
     "Item",
     "JobBusy",
+    "JobCancelled",
+    "JobDead",
+    "JobFailed",
     "JobHandle",
     "JobNotCancellable",
     "JobNotFound",
     "JobNotRequeueable",
+    "JobRefused",
     "JobTimeout",
     "JobsError",
     "LeaseLost",
@@ -95,10 +114,18 @@ __all__ = [
     "ModuleShadowed",
     "PageInvalid",
     "PayloadUnreadable",
+    "ProcessDied",
     "Registry",
+    "ResultInTransaction",
+    "ResultInvalid",
+    "ResultTimeout",
+    "ResultUnavailable",
+    "ResultUnreadable",
     "Retry",
     "RetryAfter",
     "Run",
+    "RunConnectionUnavailable",
+    "RunFeatureUnavailable",
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
@@ -108,7 +135,9 @@ __all__ = [
     "UnknownState",
     "Worker",
     "WorkerStats",
+    "current_tenant",
     "job",
+    "tenant_scope",
     "uuid7",
 ]
 
