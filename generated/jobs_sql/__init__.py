@@ -13,9 +13,13 @@ from . import (
     lease,
     listing,
     migrate,
+    progress,
     registry,
+    result,
+    schedule,
     session,
     settle,
+    tenancy,
     wake,
 )
 
@@ -27,8 +31,12 @@ __all__ = [
     "lease",
     "listing",
     "migrate",
+    "progress",
     "registry",
+    "result",
+    "schedule",
     "session",
     "settle",
+    "tenancy",
     "wake",
 ]
