@@ -39,13 +39,16 @@ from jobs.errors import (
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
+    TransactionRequired,
     UnknownJob,
     UnknownState,
 )
 from jobs.ids import uuid7
 from jobs.registry import Registry
+from jobs.relay import Relay, RelayStats
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.staging import Staged
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -86,11 +89,15 @@ __all__ = [
     "PageInvalid",
     "PayloadUnreadable",
     "Registry",
+    "Relay",
+    "RelayStats",
     "Retry",
     "Run",
     "SchemaOutdated",
     "SchemaTooNew",
+    "Staged",
     "TenantRequired",
+    "TransactionRequired",
     "UnknownJob",
     "UnknownState",
     "Worker",

@@ -60,6 +60,7 @@ class Declaration:
         retry: Retry,
         timeout: timedelta | None,
         priority: int,
+        require_transaction: bool,
     ) -> None:
         self._name = name
         self._settings: dict[str, Any] = {
@@ -70,6 +71,7 @@ class Declaration:
             "retry": retry,
             "timeout": timeout,
             "priority": priority,
+            "require_transaction": require_transaction,
         }
 
     @overload
@@ -113,6 +115,7 @@ class _Job(Protocol):
         retry: Retry = DEFAULT_RETRY,
         timeout: timedelta | None = None,
         priority: int = 0,
+        require_transaction: bool = False,
     ) -> Declaration: ...
 
 
@@ -128,6 +131,7 @@ def _job(
     retry: Retry = DEFAULT_RETRY,
     timeout: timedelta | None = None,
     priority: int = 0,
+    require_transaction: bool = False,
 ) -> Declaration:
     """Declare a job: decorates a function of its input, and optionally of its run.
 
@@ -147,6 +151,8 @@ def _job(
         retry: What happens after a failed attempt.
         timeout: Longest duration of an attempt; None for no end.
         priority: 0 (runs first) to 3.
+        require_transaction: Whether its jobs are enqueued and staged only inside a transaction; a
+            call may say otherwise.
 
     Returns:
         A decorator that returns a `JobHandle`.
@@ -188,6 +194,10 @@ def _job(
             )
     if type(priority) is not int or priority not in PRIORITIES:
         raise DeclarationError(f"priority: must be 0, 1, 2 or 3, and is {priority!r:.200}")
+    if not isinstance(require_transaction, bool):
+        raise DeclarationError(
+            f"require_transaction: must be True or False, and is {require_transaction!r:.200}"
+        )
     return Declaration(
         queue=queue,
         name=name,
@@ -197,6 +207,7 @@ def _job(
         retry=retry,
         timeout=timeout,
         priority=priority,
+        require_transaction=require_transaction,
     )
 
 

@@ -5,7 +5,21 @@ The statements of queries/ as typed functions, compiled by codegen/.
 Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle, wake
+from . import (
+    claim,
+    control,
+    enqueue,
+    inspect,
+    lease,
+    listing,
+    migrate,
+    outbox,
+    publish,
+    session,
+    settle,
+    staged,
+    wake,
+)
 
 __all__ = [
     "claim",
@@ -15,7 +29,10 @@ __all__ = [
     "lease",
     "listing",
     "migrate",
+    "outbox",
+    "publish",
     "session",
     "settle",
+    "staged",
     "wake",
 ]

@@ -110,6 +110,7 @@ def test_description_is_plain_json() -> None:
         "priority": 2,
         "idempotent": True,
         "idempotency_scope": "waiting",
+        "require_transaction": False,
     }
     assert count.describe()["idempotent"] is False
 
