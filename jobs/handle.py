@@ -11,7 +11,8 @@ from uuid import UUID
 from psycopg import AsyncConnection, Connection
 from pydantic import BaseModel
 
-from jobs.definition import Item
+from jobs.awaiting import Wait
+from jobs.definition import Item, R, type_name
 from jobs.enqueue import (
     Enqueued,
     OnConflict,
@@ -20,7 +21,7 @@ from jobs.enqueue import (
     enqueue_one,
     guard_for_many,
 )
-from jobs.errors import DeclarationError, InvalidInput
+from jobs.errors import ConnectionUnsupported, DeclarationError, InvalidInput
 from jobs.sending import Guard, Operation, perform
 from jobs.staging import Staging
 
@@ -28,13 +29,15 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
+DEFAULT_WAIT: Final = timedelta(seconds=30)
+
 # Whoever holds it built the handle through jobs.job.
 BUILDER: Final = object()
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class JobHandle(Staging[M]):
+class JobHandle(Staging[M, R]):
     """A declared job. Made by the decorator `jobs.job` and by nothing else.
 
     Its attributes are those of `Definition`. It is the same object wherever it is copied or
@@ -282,3 +285,55 @@ class JobHandle(Staging[M]):
             )
 
         return perform(conn, prepare)
+
+    @overload
+    def result(
+        self, conn: Connection[Any], id: UUID, *, timeout: timedelta | None = DEFAULT_WAIT
+    ) -> R: ...
+
+    @overload
+    def result(
+        self, conn: AsyncConnection[Any], id: UUID, *, timeout: timedelta | None = DEFAULT_WAIT
+    ) -> Coroutine[Any, Any, R]: ...
+
+    def result(
+        self,
+        conn: Connection[Any] | AsyncConnection[Any],
+        id: UUID,
+        *,
+        timeout: timedelta | None = DEFAULT_WAIT,
+    ) -> R | Coroutine[Any, Any, R]:
+        """Wait until a job of this declaration has ended, and return what its function returned.
+
+        Looks at once and then again and again, 20 ms after the first look and up to 1 s apart. In
+        an open transaction it looks once.
+
+        Args:
+            conn: As for `enqueue`. A synchronous one blocks the thread.
+            id: The job, as the enqueue has answered.
+            timeout: How long to wait at most; 0 looks once, None waits for as long as it takes.
+
+        Returns:
+            The value as the function's annotation says; None where it stores nothing.
+
+        Raises:
+            JobDead, JobFailed, JobCancelled, JobRefused: It ended otherwise; all of them are
+                ResultUnavailable.
+            JobNotFound: No job of this name has the id, or retention has removed it.
+            ResultTimeout: It has not ended in time. It goes on.
+            ResultInTransaction: It has not ended, and ``conn`` is in a transaction.
+            ResultUnreadable: What is stored does not fit the annotation.
+            InvalidInput: ``id`` or ``timeout`` is none.
+            ConnectionUnsupported: ``conn`` is no psycopg 3 connection.
+
+        Locks and writes nothing, and leaves no transaction open.
+        """
+        wait = Wait(self.name, self.results, id, timeout)
+        if isinstance(conn, Connection):
+            answer: R = wait.run(conn)
+            return answer
+        if isinstance(conn, AsyncConnection):
+            return wait.run_async(conn)
+        raise ConnectionUnsupported(
+            f"results are read on a psycopg 3 connection, and a {type_name(conn)} was given"
+        )

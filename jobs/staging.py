@@ -11,7 +11,7 @@ from uuid import UUID
 from psycopg import AsyncConnection, Connection
 from pydantic import BaseModel
 
-from jobs.definition import Definition, Item
+from jobs.definition import Definition, Item, R
 from jobs.enqueue import Row, Target, cut_rows
 from jobs.errors import InvalidInput
 from jobs.flavour import Plan, call
@@ -34,7 +34,7 @@ class Staged(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Staging(Definition[M]):
+class Staging(Definition[M, R]):
     """The part of a `jobs.JobHandle` that writes to the outbox."""
 
     @overload

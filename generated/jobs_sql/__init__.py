@@ -14,10 +14,13 @@ from . import (
     listing,
     migrate,
     outbox,
+    progress,
     publish,
+    result,
     session,
     settle,
     staged,
+    tenancy,
     wake,
 )
 
@@ -30,9 +33,12 @@ __all__ = [
     "listing",
     "migrate",
     "outbox",
+    "progress",
     "publish",
+    "result",
     "session",
     "settle",
     "staged",
+    "tenancy",
     "wake",
 ]
