@@ -259,7 +259,7 @@ def _stats() -> Plan[OutboxStats]:
     if row is None:
         raise ControlInvalid(
             "the row of the lease is gone from jobs.relay, so that no relay can publish",
-            fix="Put it back: insert into jobs.relay (name) values ('outbox').",
+            fix="Put it back, as schema/0004_outbox.sql does at its end.",
         )
     return OutboxStats(*row)._replace(head_retry_at=_utc(row.head_retry_at))
 

@@ -206,8 +206,8 @@ order by next_up.staged_at, next_up.id;
 
 -- name: MarkOutbox :one
 -- purpose: record that rows have been published, by the relay that still has the lease.
--- callers: jobs.relay.publisher, after the publish of each batch; jobs.relay.queue in the
---     transaction of the publish, where outbox and queue share a database
+-- callers: jobs.relay.publisher, after the publish of each batch or, where outbox and queue share
+--     a database, in its transaction
 -- tx: own autocommitted statement, or the transaction of the publish
 -- locks: the row of jobs.relay for share, so that the lease cannot change hands before the commit;
 --     the rows of the batch. Waits only for the claim of another relay, and for an operator who

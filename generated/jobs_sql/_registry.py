@@ -577,7 +577,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="ddb99eab70f52e416489940ca6646181a4e3923ac495554cf6a878b5287f7060",
+        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -710,7 +710,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "CountOutcomes": Statement(
         name="CountOutcomes",
@@ -965,7 +965,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -1149,7 +1149,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
@@ -1251,7 +1251,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -3194,7 +3194,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=outbox.MARK_OUTBOX,
         header={
             "purpose": "record that rows have been published, by the relay that still has the lease.",
-            "callers": "jobs.relay.publisher, after the publish of each batch; jobs.relay.queue in the transaction of the publish, where outbox and queue share a database",
+            "callers": "jobs.relay.publisher, after the publish of each batch or, where outbox and queue share a database, in its transaction",
             "tx": "own autocommitted statement, or the transaction of the publish",
             "locks": "the row of jobs.relay for share, so that the lease cannot change hands before the commit; the rows of the batch. Waits only for the claim of another relay, and for an operator who changes one of the rows.",
             "index": "relay_pkey, outbox_pkey",
@@ -3262,7 +3262,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="ddb99eab70f52e416489940ca6646181a4e3923ac495554cf6a878b5287f7060",
+        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -3349,7 +3349,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="ddb99eab70f52e416489940ca6646181a4e3923ac495554cf6a878b5287f7060",
+        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -3512,7 +3512,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="ddb99eab70f52e416489940ca6646181a4e3923ac495554cf6a878b5287f7060",
+        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -3767,7 +3767,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "ReadOutboxStats": Statement(
         name="ReadOutboxStats",
@@ -4209,7 +4209,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="ddb99eab70f52e416489940ca6646181a4e3923ac495554cf6a878b5287f7060",
+        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -4803,7 +4803,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="ddb99eab70f52e416489940ca6646181a4e3923ac495554cf6a878b5287f7060",
+        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
@@ -4814,7 +4814,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=enqueue.UNDO_REPUBLISHED,
         header={
             "purpose": "take back jobs just inserted under an id supplied by the caller, where a job of that id has finished meanwhile. The insert waited for the settle that moved the old row, and its own snapshot could not see where to.",
-            "callers": "jobs.enqueue, in the transaction of the insert, after every insert with supplied ids",
+            "callers": "jobs.enqueue and jobs.relay.queue, in the transaction of the insert, after every insert with supplied ids",
             "tx": "the same transaction as the insert, READ COMMITTED (a fresh snapshot is the point)",
             "locks": "the rows that this very transaction inserted",
             "index": "job_pkey, settled_pkey",
@@ -4850,7 +4850,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "UnlistenWake": Statement(
         name="UnlistenWake",
@@ -4903,7 +4903,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/enqueue.sql",
-        sha256="87b86b43cdd3210e5ada9ae9fcd9067fba43e739cc6954f83646c7ad7484eda2",
+        sha256="449188b69aba50ab66f3bc5f8a9362da31d511000194784a2ef88f4be1ceff82",
     ),
     "WriteProgress": Statement(
         name="WriteProgress",

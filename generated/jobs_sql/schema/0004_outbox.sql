@@ -108,6 +108,7 @@ create table jobs.relay (
 
 comment on table jobs.relay is 'The lease under which one relay at a time publishes the outbox.';
 comment on column jobs.relay.token is 'Fencing token: raised whenever the lease changes hands, never reset.';
+comment on column jobs.relay.expires_at is 'End of the lease. Anybody may take it afterwards.';
 comment on column jobs.relay.holder is 'Label of the relay that took it last.';
 
 insert into jobs.relay (name) values ('outbox');
