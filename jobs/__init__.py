@@ -39,6 +39,9 @@ from jobs.errors import (
     PageInvalid,
     PayloadUnreadable,
     RetryAfter,
+    ScheduleExists,
+    ScheduleInvalid,
+    ScheduleNotFound,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
@@ -61,6 +64,7 @@ from jobs.faults import (
     RunConnectionUnavailable,
     RunFeatureUnavailable,
 )
+from jobs.firing import Entry
 from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
@@ -68,7 +72,9 @@ from jobs.registry import Registry
 from jobs.relay import Relay, RelayStats
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.scheduler import Scheduler, SchedulerStats
 from jobs.staging import Staged
+from jobs.tasking import TaskHandle, task
 from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Worker, WorkerStats
 
@@ -89,6 +95,7 @@ __all__ = [
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "Entry",
     "ErrorClass",
     "ErrorRules",
     "IdempotencyRequired",
@@ -131,10 +138,16 @@ __all__ = [
     "Run",
     "RunConnectionUnavailable",
     "RunFeatureUnavailable",
+    "ScheduleExists",
+    "ScheduleInvalid",
+    "ScheduleNotFound",
+    "Scheduler",
+    "SchedulerStats",
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
     "Staged",
+    "TaskHandle",
     "TenantRequired",
     "Terminal",
     "TransactionRequired",
@@ -144,6 +157,7 @@ __all__ = [
     "WorkerStats",
     "current_tenant",
     "job",
+    "task",
     "tenant_scope",
     "uuid7",
 ]

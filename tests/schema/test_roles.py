@@ -34,7 +34,7 @@ from tests.sql.calls import (
     undo,
 )
 from tests.sql.staging import claim as claim_outbox
-from tests.sql.staging import mark, publish, stage, take
+from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
 from tests.support.catalog import dump
 from tests.support.server import ROOT
@@ -414,9 +414,8 @@ class TestTraps:
         renew(conn, [done, failed])
         wake_queue(conn, queue="q")
         prune_wakes(conn, most=1)
-        staged = stage(conn)
-        publish(conn, claim_outbox(conn, token := take(conn)))
-        mark(conn, token, [staged])
+        stage(conn)
+        publish(conn, claim_outbox(conn, take(conn)))
         settle(conn, Settle(done), dead(failed))
         get_job(conn, done[0])
         assert list_jobs(conn).jobs
