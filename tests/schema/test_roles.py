@@ -35,6 +35,8 @@ from tests.sql.calls import (
     undo,
 )
 from tests.sql.registering import live_and_leave
+from tests.sql.staging import claim as claim_outbox
+from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
 from tests.support.catalog import dump
 from tests.support.server import ROOT
@@ -287,12 +289,8 @@ class TestWorking:
         settle(owner, dead(failed))
         waiting = made(owner)
         answers = cancel_many(conn, [held[0], lapsing[0], waiting, failed[0]])
-        assert [answer.outcome for answer in answers] == [
-            "requested",
-            "cancelled",
-            "cancelled",
-            "finished",
-        ]
+        outcomes = [answer.outcome for answer in answers]
+        assert outcomes == ["requested", "cancelled", "cancelled", "finished"]
         again = requeue_many(conn, [failed[0], waiting, held[0]])
         assert [answer.outcome for answer in again] == ["requeued", "requeued", "live"]
         assert inspect.list_workers(conn) == []
@@ -386,6 +384,8 @@ create view traps.settled as select traps.sprung();
 create view traps.attempt as select traps.sprung();
 create view traps.counter as select traps.sprung();
 create view traps.wake as select traps.sprung();
+create view traps.outbox as select traps.sprung();
+create view traps.relay as select traps.sprung();
 create view traps.pause as select traps.sprung();
 create view traps.migration as select traps.sprung();
 create view traps.pg_namespace as select traps.sprung();
@@ -414,6 +414,8 @@ class TestTraps:
         renew(conn, [done, failed])
         wake_queue(conn, queue="q")
         prune_wakes(conn, most=1)
+        stage(conn)
+        publish(conn, claim_outbox(conn, take(conn)))
         settle(conn, Settle(done), dead(failed))
         get_job(conn, done[0])
         assert list_jobs(conn).jobs
