@@ -174,7 +174,7 @@ def enqueue_many(target: Target, rows: Sequence[Row]) -> Plan[list[Enqueued]]:
     DuplicateJob carries the index.
     """
     if _nothing_in_the_way(target, rows):
-        for chunk in _cut(rows):
+        for chunk in cut_rows(rows):
             yield from _insert_plain(target, chunk)
         return [Enqueued(row.id, row.run_id, "created") for row in rows]
     if any(row.supplied for row in rows):
