@@ -165,7 +165,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -363,7 +363,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -826,7 +826,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -1514,7 +1514,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -2754,7 +2754,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -3365,7 +3365,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -3474,7 +3474,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -3940,7 +3940,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -4136,7 +4136,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -4198,7 +4198,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -4389,7 +4389,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "locks": "the row of jobs.leader, for the moment. Waits for another tick only.",
             "index": "leader_pkey",
             "fence": "none, the lease only saves work: a fire is fenced by the watermark",
-            "clock": "statement_timestamp(). A lease that ends later than any that is given was given under another clock, and counts as ended.",
+            "clock": "statement_timestamp(). A lease that ends later than if it were given now was given before the clock was set back, and counts as ended.",
             "rows": "one. fingerprint differs from that of another tick where a schedule or the pause of a task came, went or was changed between the two; a fire changes nothing of it.",
             "cost": "one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule, a few pages for a hundred schedules",
         },
@@ -4435,7 +4435,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
