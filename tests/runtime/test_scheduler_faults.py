@@ -261,7 +261,8 @@ class TestIdle:
             found = rows(
                 database,
                 "select s.query from pg_stat_statements as s"
-                " join pg_database as d on d.oid = s.dbid where d.datname = current_database() and s.query like '%%/* jobs:%%'"
+                " join pg_database as d on d.oid = s.dbid"
+                " where d.datname = current_database() and s.query like '%%/* jobs:%%'"
                 " and s.query not like '%%pg_stat_statements%%'",
             )
         assert found == []
