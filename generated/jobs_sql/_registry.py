@@ -169,7 +169,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -368,7 +368,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -1065,7 +1065,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -1948,7 +1948,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -3633,7 +3633,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -4517,7 +4517,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "MarkWorker": Statement(
         name="MarkWorker",
@@ -4776,7 +4776,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -5806,7 +5806,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -6033,7 +6033,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -6095,7 +6095,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -6509,7 +6509,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "locks": "the row of jobs.leader, for the moment. Waits for another tick only.",
             "index": "leader_pkey",
             "fence": "none, the lease only saves work: a fire is fenced by the watermark",
-            "clock": "statement_timestamp(). A lease that ends later than any that is given was given under another clock, and counts as ended.",
+            "clock": "statement_timestamp(). A lease that ends later than if it were given now was given before the clock was set back, and counts as ended.",
             "rows": "one. fingerprint differs from that of another tick where a schedule or the pause of a task came, went or was changed between the two; a fire changes nothing of it.",
             "cost": "one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule, a few pages for a hundred schedules",
         },
@@ -6555,7 +6555,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
