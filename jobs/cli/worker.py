@@ -20,7 +20,8 @@ def add_parser(sub: Subcommands) -> None:
         help="run jobs until told to stop",
         description="Run the jobs of an application. SIGTERM or Ctrl-C asks for a stop: nothing "
         "more is claimed, running jobs may end, what is left after --drain is handed back. A "
-        "second one hands it back now.",
+        "second one hands it back now. Exit status 0 where every job was ended or handed back, 3 "
+        "where some had to be left to their leases, or the process had to be ended by force.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -101,8 +102,11 @@ def run(args: argparse.Namespace) -> int:
         drain=args.drain,
         listen=False if args.no_listen else args.listen_dsn or "auto",
     )
-    serve(worker.run(until_idle=args.until_idle), args.log_level)
-    return 0
+
+    def left() -> int:
+        return worker.stats().abandoned + worker.stats().unsettled
+
+    return serve(worker.run(until_idle=args.until_idle), args.log_level, left)
 
 
 def _queues_of(registry: Registry) -> dict[str, int]:

@@ -179,3 +179,27 @@ async def fail_once(input: Nap, run: jobs.Run) -> None:
 async def elsewhere(_: Nap, run: jobs.Run) -> None:
     """Of another queue."""
     note(run, "start")
+
+
+async def _exits() -> None:
+    """Let something out that ends a process, as a library does that calls ``sys.exit``."""
+    raise SystemExit(7)
+
+
+@job()
+async def subtask_exits(input: Nap, run: jobs.Run) -> None:
+    """Have a task of its own that ends the process, and go on all the same."""
+    note(run, "start")
+    task = asyncio.create_task(_exits())
+    await asyncio.sleep(input.seconds)
+    note(run, "end")
+    del task
+
+
+@job()
+async def awaits_an_exit(_: Nap, run: jobs.Run) -> None:
+    """Wait for such a task, in the first attempt."""
+    note(run, "start")
+    if run.attempt == 1:
+        await asyncio.create_task(_exits())
+    note(run, "end")
