@@ -341,7 +341,7 @@ class Worker(Service):
         await asyncio.gather(
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
-        if not await self._settler.flush(FLUSH_GRACE):
+        if not await self._flush(ends):
             self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
@@ -354,6 +354,23 @@ class Worker(Service):
             left = max(HOOK_GRACE, ends - time.monotonic())
             await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
         await self._farewell.end()
+
+    async def _flush(self, ends: float) -> bool:
+        """Wait for the outcomes to be settled; return whether they are.
+
+        As long as runs would have been waited for, so that a database that restarts in the
+        meantime costs nothing, unless a second stop hurries; and a moment in any case.
+        """
+        hurried = asyncio.create_task(self._hurrying.wait(), name="jobs:hurry")
+        patient = asyncio.create_task(
+            self._settler.flush(max(0.0, ends - time.monotonic() - FLUSH_GRACE)), name="jobs:flush"
+        )
+        try:
+            await asyncio.wait({hurried, patient}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurried.cancel()
+            patient.cancel()
+        return await self._settler.flush(FLUSH_GRACE)
 
     def _say_stopped(self) -> None:
         logger.info(

@@ -175,6 +175,15 @@ async def fail_once(input: Nap, run: jobs.Run) -> None:
     note(run, "end")
 
 
+@job(retry=jobs.Retry(attempts=2, backoff="fixed", delay=timedelta(seconds=2), jitter=False))
+async def fail_once_slowly(_: Nap, run: jobs.Run) -> None:
+    """Raise in the first attempt; the second one is two seconds later."""
+    note(run, "start")
+    if run.attempt == 1:
+        raise RuntimeError("the first attempt fails")
+    note(run, "end")
+
+
 @job(queue="other")
 async def elsewhere(_: Nap, run: jobs.Run) -> None:
     """Of another queue."""

@@ -39,7 +39,7 @@ class TestStatus:
         with Proxy(Path(clones.host)) as proxy:
             dsn = f"{proxy.dsn(name)}?sslmode=disable&gssencmode=disable"
             bench.enqueue(app.nap, 1)
-            worker = bench.worker(dsn=dsn, lease=30)
+            worker = bench.worker("--drain", "1", dsn=dsn, lease=30)
             bench.wait_for("start")
             proxy.hang()
             bench.wait_for("end")
