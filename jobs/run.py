@@ -136,6 +136,8 @@ class Run:
             "tracebacks": [None],
             "results": [None],
             "worker": self.worker,
+            # the slot of its concurrency key stays, so that no claim waits for this transaction
+            "release": False,
         }
 
     def _landed(self, rows: list[SettleJobsRow]) -> bool:

@@ -5,7 +5,7 @@ The statements of queries/ as typed functions, compiled by codegen/.
 Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle, wake
+from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle, slot, wake
 
 __all__ = [
     "claim",
@@ -17,5 +17,6 @@ __all__ = [
     "migrate",
     "session",
     "settle",
+    "slot",
     "wake",
 ]

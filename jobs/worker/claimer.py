@@ -25,6 +25,7 @@ logger = logging.getLogger("jobs.worker")
 
 TIMEOUT = 15.0
 _RESCUE_LIMIT = 100
+_PARK_LIMIT = 500
 # Seconds between two prunings, and how many rows one may remove.
 _PRUNE_EVERY = 60.0
 _PRUNE_LIMIT = 10_000
@@ -212,6 +213,10 @@ class Claimer:
                 free=[room[queue] for queue in queues],
                 rescue=rescue,
                 rescue_limit=_RESCUE_LIMIT,
+                limited=[],
+                limits=[],
+                park_limit=_PARK_LIMIT,
+                sweep=False,
                 worker=self._config.name,
                 lease=self._config.lease,
             ),

@@ -194,6 +194,7 @@ class Settler:
                 tracebacks=[outcome.traceback for outcome in outcomes],
                 results=[outcome.result for outcome in outcomes],
                 worker=self._worker,
+                release=True,
             ),
             TIMEOUT,
         )
