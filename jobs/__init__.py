@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from jobs.classify import ErrorClass, ErrorRules
 from jobs.declare import NO_KEY, NO_TENANT, Item, JobHandle, job
 from jobs.enqueue import Enqueued
 from jobs.errors import (
@@ -13,6 +14,7 @@ from jobs.errors import (
     ControlInvalid,
     DatabaseUnreachable,
     DeclarationError,
+    DelayInvalid,
     DuplicateJob,
     DuplicateName,
     EnqueueContended,
@@ -36,16 +38,35 @@ from jobs.errors import (
     ModuleShadowed,
     PageInvalid,
     PayloadUnreadable,
+    RetryAfter,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
+    Terminal,
     UnknownJob,
     UnknownState,
 )
+from jobs.faults import (
+    JobCancelled,
+    JobDead,
+    JobFailed,
+    JobRefused,
+    ProcessDied,
+    ResultInTransaction,
+    ResultInvalid,
+    ResultTimeout,
+    ResultUnavailable,
+    ResultUnreadable,
+    RunConnectionUnavailable,
+    RunFeatureUnavailable,
+)
+from jobs.hooks import Settled
 from jobs.ids import uuid7
+from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Worker, WorkerStats
 
 __all__ = [
@@ -59,24 +80,32 @@ __all__ = [
     "ControlInvalid",
     "DatabaseUnreachable",
     "DeclarationError",
+    "DelayInvalid",
     "DuplicateJob",
     "DuplicateName",
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "ErrorClass",
+    "ErrorRules",
     "IdempotencyRequired",
     "InvalidInput",
     "IsolationUnsupported",
     "Item",
     "JobBusy",
+    "JobCancelled",
+    "JobDead",
+    "JobFailed",
     "JobHandle",
     "JobNotCancellable",
     "JobNotFound",
     "JobNotRequeueable",
+    "JobRefused",
     "JobTimeout",
     "JobsError",
     "LeaseLost",
     "LoadError",
+    "Middleware",
     "MigrationBusy",
     "MigrationChanged",
     "MigrationError",
@@ -85,17 +114,30 @@ __all__ = [
     "ModuleShadowed",
     "PageInvalid",
     "PayloadUnreadable",
+    "ProcessDied",
     "Registry",
+    "ResultInTransaction",
+    "ResultInvalid",
+    "ResultTimeout",
+    "ResultUnavailable",
+    "ResultUnreadable",
     "Retry",
+    "RetryAfter",
     "Run",
+    "RunConnectionUnavailable",
+    "RunFeatureUnavailable",
     "SchemaOutdated",
     "SchemaTooNew",
+    "Settled",
     "TenantRequired",
+    "Terminal",
     "UnknownJob",
     "UnknownState",
     "Worker",
     "WorkerStats",
+    "current_tenant",
     "job",
+    "tenant_scope",
     "uuid7",
 ]
 

@@ -11,7 +11,8 @@ from uuid import UUID
 from psycopg import AsyncConnection, Connection
 from pydantic import BaseModel
 
-from jobs.definition import Definition, Item, type_name
+from jobs.awaiting import Wait
+from jobs.definition import Definition, Item, R, type_name
 from jobs.enqueue import (
     Enqueued,
     OnConflict,
@@ -33,13 +34,15 @@ class _Operation(NamedTuple, Generic[T]):
     guard: Guard
 
 
+DEFAULT_WAIT: Final = timedelta(seconds=30)
+
 # Whoever holds it built the handle through jobs.job.
 BUILDER: Final = object()
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class JobHandle(Definition[M]):
+class JobHandle(Definition[M, R]):
     """A declared job. Made by the decorator `jobs.job` and by nothing else.
 
     Its attributes are those of `Definition`. It is the same object wherever it is copied or
@@ -266,6 +269,58 @@ class JobHandle(Definition[M]):
             return _Operation(lambda: copy_many(target, rows), Guard.SAVEPOINT)
 
         return _perform(conn, prepare)
+
+    @overload
+    def result(
+        self, conn: Connection[Any], id: UUID, *, timeout: timedelta | None = DEFAULT_WAIT
+    ) -> R: ...
+
+    @overload
+    def result(
+        self, conn: AsyncConnection[Any], id: UUID, *, timeout: timedelta | None = DEFAULT_WAIT
+    ) -> Coroutine[Any, Any, R]: ...
+
+    def result(
+        self,
+        conn: Connection[Any] | AsyncConnection[Any],
+        id: UUID,
+        *,
+        timeout: timedelta | None = DEFAULT_WAIT,
+    ) -> R | Coroutine[Any, Any, R]:
+        """Wait until a job of this declaration has ended, and return what its function returned.
+
+        Looks at once and then again and again, 20 ms after the first look and up to 1 s apart. In
+        an open transaction it looks once.
+
+        Args:
+            conn: As for `enqueue`. A synchronous one blocks the thread.
+            id: The job, as the enqueue has answered.
+            timeout: How long to wait at most; 0 looks once, None waits for as long as it takes.
+
+        Returns:
+            The value as the function's annotation says; None where it stores nothing.
+
+        Raises:
+            JobDead, JobFailed, JobCancelled, JobRefused: It ended otherwise; all of them are
+                ResultUnavailable.
+            JobNotFound: No job of this name has the id, or retention has removed it.
+            ResultTimeout: It has not ended in time. It goes on.
+            ResultInTransaction: It has not ended, and ``conn`` is in a transaction.
+            ResultUnreadable: What is stored does not fit the annotation.
+            InvalidInput: ``id`` or ``timeout`` is none.
+            ConnectionUnsupported: ``conn`` is no psycopg 3 connection.
+
+        Locks and writes nothing, and leaves no transaction open.
+        """
+        wait = Wait(self.name, self.results, id, timeout)
+        if isinstance(conn, Connection):
+            answer: R = wait.run(conn)
+            return answer
+        if isinstance(conn, AsyncConnection):
+            return wait.run_async(conn)
+        raise ConnectionUnsupported(
+            f"results are read on a psycopg 3 connection, and a {type_name(conn)} was given"
+        )
 
 
 # -- either flavour of connection -----------------------------------------------------------------

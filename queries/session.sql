@@ -2,7 +2,7 @@
 -- purpose: whether the session is the worker alone: a pooler in between drops the settings that
 --     were asked for at connection time, and announces another process than the one that answers.
 --     And which schema version the database has.
--- callers: jobs.worker.link, once after each connect
+-- callers: jobs.service.link, once after each connect
 -- tx: own autocommitted statement
 -- locks: none
 -- index: migration_pkey

@@ -1,6 +1,6 @@
 -- name: ListenWake :exec
 -- purpose: hear of enqueues on this session from now on.
--- callers: jobs.worker.listener, once after each connect of its own connection
+-- callers: jobs.service.listener, once after each connect of its own connection
 -- tx: own autocommitted statement
 -- locks: none
 -- index: none
@@ -12,7 +12,7 @@ listen /* jobs:listen_wake */ jobs_wake;
 -- name: UnlistenWake :exec
 -- purpose: take back a ListenWake that hears nothing, so that the server connection of a
 --     pooler is not left with it.
--- callers: jobs.worker.listener
+-- callers: jobs.service.listener
 -- tx: own autocommitted statement
 -- locks: none
 -- index: none
@@ -22,7 +22,7 @@ unlisten /* jobs:unlisten_wake */ jobs_wake;
 
 -- name: NotifyProbe :exec
 -- purpose: prove that a listening session hears what others commit: the nonce must arrive there.
--- callers: jobs.worker.listener, on the connection that claims, once after each ListenWake
+-- callers: jobs.service.listener, on the connection that claims, once after each ListenWake
 -- tx: own autocommitted statement
 -- locks: none
 -- index: none

@@ -5,7 +5,22 @@ The statements of queries/ as typed functions, compiled by codegen/.
 Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle, slot, wake
+from . import (
+    claim,
+    control,
+    enqueue,
+    inspect,
+    lease,
+    listing,
+    migrate,
+    progress,
+    result,
+    session,
+    settle,
+    slot,
+    tenancy,
+    wake,
+)
 
 __all__ = [
     "claim",
@@ -15,8 +30,11 @@ __all__ = [
     "lease",
     "listing",
     "migrate",
+    "progress",
+    "result",
     "session",
     "settle",
     "slot",
+    "tenancy",
     "wake",
 ]

@@ -9,7 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle, slot, wake
+from . import (
+    claim,
+    control,
+    enqueue,
+    inspect,
+    lease,
+    listing,
+    migrate,
+    progress,
+    result,
+    session,
+    settle,
+    slot,
+    tenancy,
+    wake,
+)
 
 __all__ = ["STATEMENTS", "Column", "Parameter", "Statement"]
 
@@ -583,7 +598,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
+        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -1098,7 +1113,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just being moved is seen exactly once.",
             "cost": "two unique probes",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by, result",
         },
         params=(
             Parameter(
@@ -1224,6 +1239,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="progress",
+                field="progress",
+                sql_type="real",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="progress_message",
+                field="progress_message",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -1286,9 +1315,16 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 nullable=False,
                 null_elements=False,
             ),
+            Column(
+                name="result",
+                field="result",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
         ),
         source="queries/inspect.sql",
-        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
+        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
     ),
     "ListAttempts": Statement(
         name="ListAttempts",
@@ -1376,7 +1412,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
+        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -1395,7 +1431,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id desc, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulNewest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -1561,6 +1597,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="progress",
+                field="progress",
+                sql_type="real",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="progress_message",
+                field="progress_message",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -1618,7 +1668,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
+        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
     ),
     "ListJobsOldest": Statement(
         name="ListJobsOldest",
@@ -1637,7 +1687,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulOldest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -1803,6 +1853,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="progress",
+                field="progress",
+                sql_type="real",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="progress_message",
+                field="progress_message",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -1860,7 +1924,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
+        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
     ),
     "ListLockHolders": Statement(
         name="ListLockHolders",
@@ -2101,7 +2165,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsNewest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -2267,6 +2331,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="progress",
+                field="progress",
+                sql_type="real",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="progress_message",
+                field="progress_message",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -2324,7 +2402,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
+        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
     ),
     "ListUnsuccessfulOldest": Statement(
         name="ListUnsuccessfulOldest",
@@ -2342,7 +2420,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsOldest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -2508,6 +2586,20 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="progress",
+                field="progress",
+                sql_type="real",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="progress_message",
+                field="progress_message",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="created_at",
                 field="created_at",
                 sql_type="timestamptz",
@@ -2565,7 +2657,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="fcf0706b411a6223e96bcc4b57b6497f99ea0aaa99a6a58e80b5718ea7b7e00d",
+        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -2576,7 +2668,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.LISTEN_WAKE,
         header={
             "purpose": "hear of enqueues on this session from now on.",
-            "callers": "jobs.worker.listener, once after each connect of its own connection",
+            "callers": "jobs.service.listener, once after each connect of its own connection",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -2587,7 +2679,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -2629,7 +2721,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.NOTIFY_PROBE,
         header={
             "purpose": "prove that a listening session hears what others commit: the nonce must arrive there.",
-            "callers": "jobs.worker.listener, on the connection that claims, once after each ListenWake",
+            "callers": "jobs.service.listener, on the connection that claims, once after each ListenWake",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -2649,7 +2741,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -2868,7 +2960,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "ReadIsolation": Statement(
         name="ReadIsolation",
@@ -2986,7 +3078,82 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="5f9458b9b648c4f906689e0b0409c243459949d21aee1691d05c08babc15bebd",
+        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+    ),
+    "ReadResult": Statement(
+        name="ReadResult",
+        module="result",
+        function="read_result",
+        async_function="read_result_async",
+        command=":one",
+        text=result.READ_RESULT,
+        header={
+            "purpose": "whether a job has ended, how, and what its function returned.",
+            "callers": "jobs.awaiting (JobHandle.result, again with back-off until the job has ended)",
+            "tx": "any",
+            "locks": "none",
+            "index": "job_pkey, settled_pkey",
+            "fence": "none, it reads",
+            "rows": "the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just being moved is seen exactly once.",
+            "cost": "two unique probes. Of a finished job the result is read, never the payload.",
+            "nullable": "stop_reason, last_error, result",
+        },
+        params=(
+            Parameter(
+                name="id",
+                argument="id",
+                number=1,
+                sql_type="uuid",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(
+            Column(
+                name="name",
+                field="name",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="state",
+                field="state",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="settled",
+                field="settled",
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="stop_reason",
+                field="stop_reason",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="last_error",
+                field="last_error",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
+                name="result",
+                field="result",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+        ),
+        source="queries/result.sql",
+        sha256="78f3f4b049db4136b9133d158d79bcb09da355d07498a61b75176ddd81d04ab7",
     ),
     "ReadSchemaStatus": Statement(
         name="ReadSchemaStatus",
@@ -3063,7 +3230,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=session.READ_SESSION,
         header={
             "purpose": "whether the session is the worker alone: a pooler in between drops the settings that were asked for at connection time, and announces another process than the one that answers. And which schema version the database has.",
-            "callers": "jobs.worker.link, once after each connect",
+            "callers": "jobs.service.link, once after each connect",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "migration_pkey",
@@ -3097,7 +3264,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/session.sql",
-        sha256="1590aaa25b90a1d988e297746eca41f36523552cdd65d395148fd652abf69549",
+        sha256="d4819570c9890d121d067ab24df188f943b53fbdd4c51e04b41998780b5ec408",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",
@@ -3340,6 +3507,54 @@ STATEMENTS: Final[dict[str, Statement]] = {
         columns=(),
         source="queries/control.sql",
         sha256="9dd21213e118eb906f7ec99ee497d217c0281d4ff72f8cf37c6d814b4cc74d4d",
+    ),
+    "SetTenant": Statement(
+        name="SetTenant",
+        module="tenancy",
+        function="set_tenant",
+        async_function="set_tenant_async",
+        command=":one",
+        text=tenancy.SET_TENANT,
+        header={
+            "purpose": "tell the policies of row-level security whose rows a transaction may see: a setting that holds until the transaction ends, and so never reaches the next user of the session.",
+            "callers": "jobs.scoped (run.connection(), the first statement of its transaction)",
+            "tx": "the transaction of the run, on a session of the application",
+            "locks": "none",
+            "index": "none",
+            "fence": "none, it writes no row",
+            "rows": "the value as it is now set",
+            "cost": "no table is touched",
+            "errors": "insufficient privilege where the setting is one that this role may not set",
+        },
+        params=(
+            Parameter(
+                name="setting",
+                argument="setting",
+                number=1,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="tenant",
+                argument="tenant",
+                number=2,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(
+            Column(
+                name="tenant",
+                field="tenant",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        source="queries/tenancy.sql",
+        sha256="412ca46ff66871690ac12916cfe86e3e3d6ffe882999b6f96cd328887d7e80f4",
     ),
     "SettleJobs": Statement(
         name="SettleJobs",
@@ -3601,7 +3816,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.UNLISTEN_WAKE,
         header={
             "purpose": "take back a ListenWake that hears nothing, so that the server connection of a pooler is not left with it.",
-            "callers": "jobs.worker.listener",
+            "callers": "jobs.service.listener",
             "tx": "own autocommitted statement",
             "locks": "none",
             "index": "none",
@@ -3611,7 +3826,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="13955ab93b825578208ddfd3ca39e657bc809be008f0274adf874746ec0b3dc4",
+        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",
@@ -3644,5 +3859,92 @@ STATEMENTS: Final[dict[str, Statement]] = {
         columns=(),
         source="queries/enqueue.sql",
         sha256="99be7db6fc485971f4845771e31ba92ca07424e6d4b253c1f9b5261c6962b9b9",
+    ),
+    "WriteProgress": Statement(
+        name="WriteProgress",
+        module="progress",
+        function="write_progress",
+        async_function="write_progress_async",
+        command=":many",
+        text=progress.WRITE_PROGRESS,
+        header={
+            "purpose": "write how far running jobs say they are, for the worker that still holds each of them.",
+            "callers": "jobs.worker.reporter (at most once a second, and before the settle of a job whose newest progress is not written yet), jobs.run (complete, in the transaction of the body)",
+            "tx": "own autocommitted statement, or the transaction of the caller",
+            "locks": "jobs.job rows, no key update, skip locked. Waits for nobody.",
+            "index": "job_pkey",
+            "fence": "claims and worker, tested in the locking step",
+            "rows": "one for each pair asked (the ids asked are distinct): landed; busy (ours, but somebody holds the row, a renewal for instance: send it again); lost (rescued, settled or removed).",
+            "cost": "one primary key probe and one heap-only update a job, no index is written",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
+            "nullable": "@messages",
+        },
+        params=(
+            Parameter(
+                name="ids",
+                argument="ids",
+                number=2,
+                sql_type="uuid[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="claims",
+                argument="claims",
+                number=3,
+                sql_type="bigint[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="fractions",
+                argument="fractions",
+                number=4,
+                sql_type="real[]",
+                nullable=False,
+                null_elements=True,
+            ),
+            Parameter(
+                name="messages",
+                argument="messages",
+                number=5,
+                sql_type="text[]",
+                nullable=True,
+                null_elements=True,
+            ),
+            Parameter(
+                name="worker",
+                argument="worker",
+                number=1,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(
+            Column(
+                name="id",
+                field="id",
+                sql_type="uuid",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="claims",
+                field="claims",
+                sql_type="bigint",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="verdict",
+                field="verdict",
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        source="queries/progress.sql",
+        sha256="e8344ac4fa1c5eab3a4b02440cecac2f2361ed4dc9c13ffae2bd19c8dc5611d3",
     ),
 }

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobs.definition import NAME_LIMIT
 from jobs.errors import ClaimQueuesEmpty, ConfigError
-from jobs.payload import text_problem
+from jobs.service.settings import check_duration, check_name, default_name
 
 DEFAULT_QUEUE = "default"
 DEFAULT_SLOTS = 5
@@ -52,11 +48,6 @@ class WorkerConfig:
         return self.lease.total_seconds() / 3
 
 
-def default_name() -> str:
-    """Host, process and a random part: readable, and different for each start."""
-    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
 def configure(
     *,
     name: str | None,
@@ -73,12 +64,12 @@ def configure(
         ClaimQueuesEmpty: No queue has a slot.
     """
     if name is not None:
-        _text("name", name)
-    _duration("lease", lease, timedelta(seconds=1), timedelta(days=1))
-    _duration("poll", poll, timedelta(milliseconds=1), timedelta(hours=1))
+        check_name("name", name)
+    check_duration("lease", lease, timedelta(seconds=1), timedelta(days=1))
+    check_duration("poll", poll, timedelta(milliseconds=1), timedelta(hours=1))
     if idle_poll is not None:
-        _duration("idle_poll", idle_poll, poll, timedelta(hours=1))
-    _duration("drain", drain, timedelta(0), timedelta(days=1))
+        check_duration("idle_poll", idle_poll, poll, timedelta(hours=1))
+    check_duration("drain", drain, timedelta(0), timedelta(days=1))
     return WorkerConfig(
         name=name or default_name(),
         queues=_slots(queues),
@@ -88,19 +79,6 @@ def configure(
         live_poll=idle_poll or max(poll, LIVE_POLL),
         drain=drain,
     )
-
-
-def _duration(field: str, value: object, low: timedelta, high: timedelta) -> None:
-    if not isinstance(value, timedelta):
-        raise ConfigError(f"{field} is {value!r}, expected a timedelta")
-    if not low <= value <= high:
-        raise ConfigError(f"{field} is {value}, expected {low} to {high}")
-
-
-def _text(field: str, value: object) -> None:
-    problem = text_problem(value, NAME_LIMIT)
-    if problem is not None:
-        raise ConfigError(f"{field} {value!r:.200}: {problem}")
 
 
 def _slots(queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
@@ -115,7 +93,7 @@ def _slots(queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
         raise ConfigError(f"queues is {queues!r:.200}, expected a mapping or a list of names")
     named = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, DEFAULT_SLOTS)
     for queue, slots in named.items():
-        _text("queue name", queue)
+        check_name("queue name", queue)
         if isinstance(slots, bool) or not isinstance(slots, int) or not 0 <= slots <= MAX_SLOTS:
             raise ConfigError(
                 f"queue {queue!r} has {slots!r} slots, expected a whole number up to {MAX_SLOTS}"

@@ -19,8 +19,8 @@ from typing import TypeVarTuple
 import psycopg
 
 from jobs.errors import JobsError
+from jobs.service.link import Guard, Target
 from jobs.worker.held import Held, Holding
-from jobs.worker.link import Guard, Target
 from jobs.worker.loopwatch import LoopWatch
 from jobs_sql.lease import RenewLeasesRow, renew_leases
 
@@ -147,7 +147,7 @@ class Renewer:
                 self._tell(self._cancel, job)
             elif row.verdict == "lost":
                 self._report(job, "the database has given it to another worker or ended it")
-            elif job.run._completion_landed:
+            elif job.completion_landed:
                 job.renewed_at = asked_at  # our own open transaction holds the row: nobody else can
             else:
                 landed = False  # somebody else holds the row for a moment: ask again soon

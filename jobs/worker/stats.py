@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Literal
 
 from jobs.errors import CompletionRolledBack
+from jobs.service.life import State
 from jobs.worker.held import Held
 
 logger = logging.getLogger("jobs.worker")
-
-State = Literal["idle", "starting", "running", "draining", "stopped"]
 
 
 @dataclass(slots=True)
@@ -58,6 +56,9 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
         verdict: landed, repeated, lost or refused.
         state: The state the job is in now; None unless landed.
     """
+    if state == "completed" and verdict == "landed":
+        stats.completed += 1  # most jobs, and nobody needs to be told
+        return
     outcome = job.outcome
     about = (job.id, job.row.name)
     extra = {"job": str(job.id), "state": state}
@@ -69,7 +70,7 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
             "its lease had been lost" if verdict == "lost" else "the database refuses it",
             extra=extra | {"event": "jobs.settle.unowned"},
         )
-    elif verdict == "repeated" and job.run._completion_landed:
+    elif verdict == "repeated" and job.completion_landed:
         stats.completed += 1
         error = outcome.error_type if outcome is not None else None
         if error not in (None, CompletionRolledBack.__qualname__):

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
-from typing import Literal, Self
+from operator import attrgetter
+from typing import Literal
 
-import psycopg
-
-from jobs.errors import ConfigError, DatabaseUnreachable
+from jobs.errors import ConfigError
 from jobs.registry import Registry
+from jobs.service.life import Service
+from jobs.service.link import Link, Target, close_links
+from jobs.service.listener import Listener, listening_target
 from jobs.worker.claimer import Claimer
 from jobs.worker.config import configure
 from jobs.worker.crew import Crew
+from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
-from jobs.worker.held import Held, Holding, Outcome, hold
-from jobs.worker.link import Link, Target, close_links, open_links
-from jobs.worker.listener import Listener, listening_target
+from jobs.worker.held import Held, Holding, Outcome
+from jobs.worker.lane import Lane
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
-from jobs.worker.signals import on_stop_signal
 from jobs.worker.stats import WorkerStats, account
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
 logger = logging.getLogger("jobs.worker")
 
+# Order in which jobs of one claim start.
+_IN_ORDER = attrgetter("priority", "available_at", "id.int")
 # No claim while this many outcomes wait for their answer: the database cannot keep up.
 SETTLE_BACKLOG = 2_000
 # Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle.
@@ -40,7 +41,7 @@ CANCEL_GRACE = 2.0
 FLUSH_GRACE = 5.0
 
 
-class Worker:
+class Worker(Service):
     """Runs the jobs of a registry.
 
     In an application, on its event loop::
@@ -53,6 +54,8 @@ class Worker:
     The worker opens four connections of its own: one claims, one settles, one renews leases from a
     thread, one listens for enqueues. It never borrows from the application's pool.
     """
+
+    noun = "worker"
 
     def __init__(
         self,
@@ -96,55 +99,21 @@ class Worker:
         self.config = configure(
             name=name, queues=queues, lease=lease, poll=poll, idle_poll=idle_poll, drain=drain
         )
-        self.name = self.config.name
+        super().__init__(self.config.name)
         shown = f"jobs:{self.name}"[:63]
         self._target = Target.of(database, shown)
         self._listen_target = listening_target(listen, self._target, shown)
         self._registry = registry
         self._stats = WorkerStats(self.name)
         self._holding = Holding()
-        self._stopping = asyncio.Event()
-        self._hurrying = asyncio.Event()
         self._until_idle = False
-        self._teardown: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Connect and begin to claim. Where a stop comes first the worker is stopped.
+    def _to_open(self) -> Sequence[Link]:
+        return Link(self._target), Link(self._target)
 
-        Raises:
-            DatabaseUnreachable: No session can be opened.
-            SchemaOutdated: The schema is missing or too old.
-            ConfigError: The worker has been started before, or the event loop cannot be used.
-        """
-        if self._stats.state != "idle":
-            raise ConfigError(
-                f"worker {self.name} is {self._stats.state} and cannot be started again",
-                fix="Make a new Worker.",
-            )
-        if type(asyncio.get_running_loop()).__name__ == "ProactorEventLoop":
-            raise ConfigError(
-                "psycopg cannot use the ProactorEventLoop",
-                fix="Run the worker with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop).",
-            )
-        self._stats.state = "starting"
-        links = (Link(self._target), Link(self._target))
-        try:
-            opened = await open_links(links, self._stopping)
-            if opened:
-                self._begin(*links)
-        except BaseException as error:
-            await close_links(links)
-            self._stats.state = "idle"
-            if isinstance(error, psycopg.Error | TimeoutError | OSError):
-                cause = f"worker {self.name} cannot connect: {' '.join(str(error).split())}"
-                raise DatabaseUnreachable(cause) from error
-            raise
-        if not opened:
-            await close_links(links)
-            self._stats.state = "stopped"
-            return
+    def _say_started(self) -> None:
         logger.info(
             "worker %s serves %s with %d jobs",
             self.name,
@@ -153,16 +122,22 @@ class Worker:
             extra={"event": "jobs.worker.started", "worker": self.name},
         )
 
-    def _begin(self, claims: Link, settles: Link) -> None:
-        """Make the parts and start their tasks, in one step of the event loop."""
-        self._links = (claims, settles)
+    def _begin(self, links: Sequence[Link]) -> None:
+        claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
-        self._settler = Settler(settles, self.name, self._answered)
-        self._crew = Crew(
-            Executor(self._registry, self._threads, self.config.unknown_delay), self._ended
-        )
+        self._settler = Settler(settles, self.name, self._answered, self._more)
+        lease = self.config.lease.total_seconds()
+        self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
+        executor = Executor(self._registry, self._threads, self.config.unknown_delay)
+        self._crew = Crew(executor, self._lanes, lease, self._ended)
         self._claimer = Claimer(
-            claims, self.config, self._take, self._choked, self._busy, self._idle
+            claims,
+            self.config,
+            Demand(self._lanes, min(1.0, lease / 6)),
+            self._take,
+            self._choked,
+            self._busy,
+            self._idle,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -170,14 +145,14 @@ class Worker:
         self._renewer.start()
         self._settle_task = asyncio.create_task(self._settler.run(), name="jobs:settle")
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
-        self._teardown = asyncio.create_task(self._run_down(), name="jobs:drain")
         self._listener: Listener | None = None
         if self._listen_target is not None and not self._until_idle:  # that one never waits
             self._listener = Listener(self._listen_target, self._claimer, self.name)
             self._listener.start()
-        self._stats.state = "running"
-        if self._stopping.is_set():
-            self._claimer.stop()
+
+    def _halt(self) -> None:
+        self._claimer.stop()
+        self._crew.hand_back()
 
     def stop(self) -> None:
         """Ask for a drain: claim nothing more, let running jobs end, hand back the rest.
@@ -186,16 +161,7 @@ class Worker:
         and handed back now. Call it in the event loop; from elsewhere use
         ``loop.call_soon_threadsafe(worker.stop)``.
         """
-        if self._stopping.is_set():
-            self._hurrying.set()
-        self._stopping.set()
-        if self._teardown is not None:
-            self._claimer.stop()
-
-    async def wait(self) -> None:
-        """Wait until the worker has stopped. Every step of the drain is bounded in time."""
-        if self._teardown is not None:
-            await asyncio.shield(self._teardown)
+        super().stop()
 
     async def run(self, *, until_idle: bool = False, signals: bool = True) -> None:
         """Start, serve until stopped, drain.
@@ -209,9 +175,7 @@ class Worker:
         Raises as `start`. When it is cancelled it hands back its jobs and closes first.
         """
         self._until_idle = until_idle
-        with on_stop_signal(self.stop) if signals else contextlib.nullcontext():
-            await self.start()
-            await self._drained()
+        await super().run(signals=signals)
 
     async def run_until_idle(self) -> WorkerStats:
         """Run what is due, and say what was done: for tests and scripts.
@@ -221,38 +185,17 @@ class Worker:
         await self.run(until_idle=True, signals=False)
         return self.stats()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._stopping.is_set():
-            self.stop()
-        await self._drained()
-
     def stats(self) -> WorkerStats:
         """A copy of the figures so far."""
-        return replace(self._stats, in_flight=len(self._holding))
-
-    async def _drained(self) -> None:
-        """Wait for the end; a cancellation from outside asks for a hurried drain first."""
-        try:
-            await self.wait()
-        except asyncio.CancelledError:
-            self.stop()
-            self.stop()
-            await self.wait()
-            raise
+        return replace(self._stats, state=self._state, in_flight=len(self._holding))
 
     # -- the life of a job -----------------------------------------------------------------------
 
     def _choked(self) -> bool:
         return self._settler.backlog >= SETTLE_BACKLOG
+
+    def _more(self) -> bool:
+        return any(lane.waiting for lane in self._lanes.values())
 
     def _busy(self) -> bool:
         return len(self._holding) > 0
@@ -264,7 +207,8 @@ class Worker:
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
         """Start what was claimed, report what was buried."""
-        for row in sorted(rows, key=lambda row: (row.priority, row.available_at, row.id)):
+        rows.sort(key=_IN_ORDER)
+        for row in rows:
             if row.verdict == "buried":
                 self._stats.buried += 1
                 logger.error(
@@ -277,13 +221,14 @@ class Worker:
                 )
             else:
                 self._stats.claimed += 1
-                job = hold(row, self.name, asked_at)
+                job = Held(row, self.name, asked_at)
                 try:
                     self._start_job(job)
                 except Exception:  # one that cannot be begun must not take its neighbours along
                     logger.exception("job %s (%s) could not be begun", job.id, row.name)
                     job.outcome = Outcome("released", self.config.unknown_delay)
                     self._settler.submit(job)
+        self._crew.rouse()
 
     def _start_job(self, job: Held) -> None:
         older = self._holding.add(job)
@@ -298,15 +243,15 @@ class Worker:
         if age > self.config.renew_every:
             self._renewer.hurry()
         self._crew.begin(job)
-        self._claimer.begin(job.row.queue)
 
     def _ended(self, job: Held) -> None:
-        """A run has ended. Without an outcome nothing may be written about it."""
+        """A run has ended, or never begins. Without an outcome nothing may be written about it."""
         if job.outcome is not None:
             self._settler.submit(job)
         else:
             self._let_go(job)
-        self._claimer.end(job.row.queue)
+        if self._lanes[job.row.queue].wants:
+            self._claimer.wake()
 
     def _lost(self, job: Held, reason: str) -> None:
         """A lease is found lost; a job that has ended, or settled by itself, is left alone."""
@@ -337,31 +282,28 @@ class Worker:
 
     # -- stopping --------------------------------------------------------------------------------
 
-    async def _run_down(self) -> None:
-        """Wait for a stop, then: claim in flight, running jobs, settles, renewals, connections."""
-        try:
-            await self._stopping.wait()
-            self._stats.state = "draining"
-            logger.info(
-                "worker %s drains %d jobs",
+    async def _drain(self) -> None:
+        """Claim in flight, running jobs, settles; renewals go on meanwhile."""
+        logger.info(
+            "worker %s drains %d jobs",
+            self.name,
+            len(self._holding),
+            extra={"event": "jobs.worker.draining", "worker": self.name},
+        )
+        seconds = self.config.drain.total_seconds()
+        await asyncio.gather(
+            self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
+        )
+        if not await self._settler.flush(FLUSH_GRACE):
+            logger.error(
+                "worker %s leaves %d outcomes unsettled: their leases will lapse",
                 self.name,
-                len(self._holding),
-                extra={"event": "jobs.worker.draining", "worker": self.name},
+                self._settler.backlog,
+                extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
-            seconds = self.config.drain.total_seconds()
-            await asyncio.gather(
-                self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
-            )
-            if not await self._settler.flush(FLUSH_GRACE):
-                logger.error(
-                    "worker %s leaves %d outcomes unsettled: their leases will lapse",
-                    self.name,
-                    self._settler.backlog,
-                    extra={"event": "jobs.worker.unsettled", "worker": self.name},
-                )
-            self._abandon()
-        finally:
-            await self._close()
+        self._abandon()
+
+    def _say_stopped(self) -> None:
         logger.info(
             "worker %s has stopped: %d completed, %d retried, %d ended, %d handed back",
             self.name,
@@ -410,4 +352,3 @@ class Worker:
         if self._listener is not None:
             await self._listener.stop()
         await close_links(self._links)
-        self._stats.state = "stopped"

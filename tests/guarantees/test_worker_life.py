@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 import jobs
+from jobs.service.link import Link
+from jobs.service.pace import Pace
 from jobs.worker import claimer
-from jobs.worker.link import Link
-from jobs.worker.pace import Pace
 from tests.runtime.working import (
     Input,
     Table,
@@ -73,7 +73,7 @@ def test_waits_double_to_the_ceiling_and_begin_anew_after_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("jobs.worker.pace.time.monotonic", lambda: now)
+    monkeypatch.setattr("jobs.service.pace.time.monotonic", lambda: now)
     pace = Pace(0.25, 2.0)
     assert [pace.nothing() for _ in range(5)] == [0.25, 0.5, 1.0, 2.0, 2.0]
     assert pace.filled() == 0.25

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import jobs
 from jobs.inspect import get_job, list_jobs, outcome_counts
-from jobs.worker.pace import Pace
+from jobs.service.pace import Pace
 
 MODULE = sys.modules[__name__]
 

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobs.worker import listener
-from jobs.worker.link import Target
-from jobs.worker.listener import Errand, Listener
-from jobs.worker.pace import Pace
+from jobs.service import listener
+from jobs.service.link import Target
+from jobs.service.listener import Errand, Listener
+from jobs.service.pace import Pace
 from tests.runtime.working import until
 
 

@@ -23,7 +23,8 @@ from devkit.postgres import Server
 from devkit.proxy import Proxy
 from devkit.rundir import run_dir
 from jobs.errors import ConfigError
-from jobs.worker import config, listener
+from jobs.service import listener
+from jobs.worker import config
 from tests.runtime.working import Input, Table, execute, job, make, rows, serving, until
 from tests.support.server import Clones
 

@@ -16,8 +16,9 @@ from psycopg.conninfo import conninfo_to_dict
 import jobs
 from devkit import postgres
 from devkit.proxy import Proxy
-from jobs.worker import claimer, link, settler
-from jobs.worker.link import Target
+from jobs.service import link
+from jobs.service.link import Target
+from jobs.worker import claimer, settler
 from tests.runtime.working import (
     Input,
     Table,

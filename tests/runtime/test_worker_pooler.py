@@ -85,7 +85,7 @@ async def test_every_job_runs_once(
         table = Table(database)
         for handle in handles:
             table.enqueue(handle, 60)
-        caplog.set_level(logging.INFO, "jobs.worker")
+        caplog.set_level(logging.INFO, "jobs")
         async with loop_pool:
             workers = [make(dsn, *handles) for _ in range(3)]
             for worker in workers:

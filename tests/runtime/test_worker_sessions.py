@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobs.worker.link import Target
+from jobs.service.link import Target
 from tests.runtime.working import Input, Table, execute, job, make
 
 _LEVEL = "show transaction_isolation"

@@ -27,7 +27,7 @@ def on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
         raise ConfigError(
             "signals cannot be received outside the main thread",
             fix="Call run(signals=False), and ask for the stop through "
-            "loop.call_soon_threadsafe(worker.stop).",
+            "loop.call_soon_threadsafe(service.stop).",
         )
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""The worker's own connections: how they are opened, and how a call on one is given a deadline.
+"""A service's own connections: how they are opened, and how a call on one is given a deadline.
 
-A worker never borrows from the application's pool, so that job functions holding every pooled
+A service never borrows from the application's pool, so that job functions holding every pooled
 connection cannot keep it from settling, and so that planner settings may be given at connection
 time without leaking into anybody else's session.
 """
@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from jobs.errors import ConfigError, SchemaOutdated
 from jobs_sql.session import ReadSessionRow, read_session, read_session_async
 
-logger = logging.getLogger("jobs.worker")
+logger = logging.getLogger("jobs.service")
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class Target:
         """Check what was connected to, and prepare statements there if that is sound.
 
         Raises:
-            SchemaOutdated: The schema is missing or older than this worker.
+            SchemaOutdated: The schema is missing or older than this process needs.
         """
         try:
             session = await read_session_async(conn)
@@ -149,7 +149,7 @@ class Target:
         version = session.schema_version if session else 0
         if version < SCHEMA_VERSION:
             raise SchemaOutdated(
-                f"the database has schema version {version}, this worker needs {SCHEMA_VERSION}"
+                f"the database has schema version {version}, this process needs {SCHEMA_VERSION}"
             )
         # Behind a pooler the next statement may reach a session that has not prepared it. A pooler
         # announces a process of its own making. And without our settings, which it drops, a plan
@@ -160,7 +160,7 @@ class Target:
             return 0
         logger.info(
             "connected through a pooler: statements are not prepared and planned at each call",
-            extra={"event": "jobs.worker.pooled", "prepare": self.prepare},
+            extra={"event": "jobs.service.pooled", "prepare": self.prepare},
         )
         return None
 
@@ -238,7 +238,7 @@ class Link:
 
         Raises:
             TimeoutError: No answer in time.
-            SchemaOutdated: The schema is missing or older than this worker.
+            SchemaOutdated: The schema is missing or older than this process needs.
             psycopg.Error: The database cannot be reached, or refuses us.
         """
         if self._conn is None:

@@ -1,7 +1,7 @@
 """Hear of new jobs instead of looking for them: one session that listens.
 
 What is heard only makes a look come sooner. Nothing is lost with it: while nothing can be heard the
-claim loop looks more often.
+service looks more often.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import ConfigError, JobsError
-from jobs.worker.link import Link, Target
+from jobs.service.link import Link, Target
 from jobs_sql.wake import listen_wake_async, notify_probe_async, unlisten_wake_async
-
-logger = logging.getLogger("jobs.worker")
 
 # Seconds of silence after which the session is asked for a sign of life, and until it must come. It
 # is a bare protocol message: no statement, no transaction.
@@ -52,7 +50,7 @@ class Ear(Protocol):
         """From now on enqueues are heard; or they are not, and some may have been missed."""
 
     def errand(self, errand: Errand) -> asyncio.Future[Exception | None]:
-        """Send a statement on the connection that claims, then look for jobs.
+        """Send a statement on the connection that looks, then look.
 
         Returns:
             None when it has been answered, or what it raised.
@@ -60,7 +58,7 @@ class Ear(Protocol):
 
 
 def listening_target(listen: object, database: Target, application_name: str) -> Target | None:
-    """Where a worker is to listen, from its argument ``listen``; None for nowhere.
+    """Where a service is to listen, from its argument ``listen``; None for nowhere.
 
     Raises:
         ConfigError: The argument is none that can be used.
@@ -81,21 +79,24 @@ class _DeafError(Exception):
 class Listener:
     """Keeps one session listening, and knows whether it hears anything.
 
-    It is live once a probe that another session committed (the one that claims) has arrived. That
+    It is live once a probe that another session committed (the one that looks) has arrived. That
     finds out a pooler which hands each transaction to another server session, and a connection
     string that leads to another database. Every new session is proven anew.
     """
 
-    def __init__(self, target: Target, ear: Ear, worker: str) -> None:
+    def __init__(self, target: Target, ear: Ear, name: str, noun: str = "worker") -> None:
         """
         Args:
             target: Where to listen.
             ear: Whom to tell.
-            worker: Label of the process, for logs.
+            name: Label of the process, for logs.
+            noun: What kind of service it is: ``jobs.<noun>`` is the logger, and its events begin
+                so.
         """
         self._link = Link(target)
         self._ear = ear
-        self._worker = worker
+        self._name, self._noun = name, noun
+        self._logger = logging.getLogger(f"jobs.{noun}")
         self._live = False
         self._nonce = ""
         self._heard = 0
@@ -206,34 +207,41 @@ class Listener:
         elif not self._live:
             self._live, self._lost_said = True, False
             self._ear.trust(True)
-            logger.info(
-                "worker %s hears enqueues",
-                self._worker,
-                extra={"event": "jobs.worker.wake_live", "worker": self._worker},
-            )
+            self._say(logging.INFO, "wake_live", "%s %s hears enqueues")
 
     def _say_lost(self, error: Exception) -> None:
         """Once for each time that it is lost, not for each try to have it back."""
-        logger.log(
+        self._say(
             logging.DEBUG if self._lost_said else logging.WARNING,
-            "worker %s cannot listen and looks for jobs more often meanwhile: %s",
-            self._worker,
+            "wake_lost",
+            "%s %s cannot listen and looks more often meanwhile: %s",
             " ".join(str(error).split()),
-            exc_info=None if isinstance(error, _EXPECTED) else error,
-            extra={"event": "jobs.worker.wake_lost", "worker": self._worker},
+            error=None if isinstance(error, _EXPECTED) else error,
         )
         self._lost_said = True
 
     def _say_deaf(self) -> None:
-        logger.log(
+        self._say(
             logging.DEBUG if self._deaf_said else logging.WARNING,
-            "worker %s listens and hears nothing: a pooler in transaction mode is in between, or "
-            "another database at the end. It looks for jobs more often instead. Give it a direct "
+            "wake_deaf",
+            "%s %s listens and hears nothing: a pooler in transaction mode is in between, or "
+            "another database at the end. It looks more often instead. Give it a direct "
             "connection string with listen= (--listen-dsn), or say listen=False (--no-listen).",
-            self._worker,
-            extra={"event": "jobs.worker.wake_deaf", "worker": self._worker},
         )
         self._deaf_said = True
+
+    def _say(
+        self, level: int, event: str, text: str, *more: object, error: Exception | None = None
+    ) -> None:
+        self._logger.log(
+            level,
+            text,
+            self._noun,
+            self._name,
+            *more,
+            exc_info=error,
+            extra={"event": f"jobs.{self._noun}.{event}", self._noun: self._name},
+        )
 
 
 async def _ping(conn: AsyncConnection[Any]) -> None:

@@ -1,4 +1,4 @@
-"""How long a worker waits between two looks at its queues."""
+"""How long a service waits between two looks at what there is to do."""
 
 from __future__ import annotations
 
