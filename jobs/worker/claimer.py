@@ -19,6 +19,7 @@ from jobs.service.link import Link
 from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
+from jobs.worker.slots import Slots
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
 from jobs_sql.wake import prune_wakes_async
 
@@ -51,6 +52,7 @@ class Claimer:
         choked: Callable[[], bool],
         busy: Callable[[], bool],
         idle: Callable[[], None],
+        slots: Slots,
     ) -> None:
         """
         Args:
@@ -62,6 +64,7 @@ class Claimer:
                 be over.
             busy: Whether the process holds any job.
             idle: Called when a pass that began with nothing held has found nothing.
+            slots: What is to be sent for concurrency keys; it wakes the loop by `tend`.
         """
         self._link = link
         self._config = config
@@ -70,15 +73,22 @@ class Claimer:
         self._choked = choked
         self._busy = busy
         self._idle = idle
+        self._slots = slots
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
         self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
         self._was_choked = False
         self._woken = asyncio.Event()
+        self._looks = True
         self._stopping = False
 
     def wake(self) -> None:
         """Look again now."""
+        self._looks = True
+        self._woken.set()
+
+    def tend(self) -> None:
+        """See to the concurrency keys now. That alone is no reason to claim."""
         self._woken.set()
 
     def hear(self, queue: str) -> None:
@@ -122,15 +132,22 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until stopped. Never raises."""
+        due = 0.0
         while not self._stopping:
             self._woken.clear()
             try:
                 await self._run_errands()
-                wait = 0.0 if self._stopping else await self._pass()
+                await self._slots.send(self._link)
+                if self._looks or time.monotonic() >= due:
+                    self._looks = False
+                    wait = 0.0 if self._stopping else await self._pass()
+                    due = time.monotonic() + wait
+                wait = 0.0 if self._slots.pending else due - time.monotonic()
             except Exception as error:  # the loop outlives whatever one claim raises
                 self._report(error)
                 wait = self._pace.failed()
-            if wait:
+                due = time.monotonic() + wait
+            if wait > 0:
                 await self._sleep(wait)
 
     async def _run_errands(self) -> None:
@@ -155,11 +172,13 @@ class Claimer:
         if ask is None:
             return self._config.idle_poll.total_seconds()  # woken long before by a free slot
         busy = self._busy()  # asked before: a retry may become due behind the back of this claim
-        rows = await self._claim(ask)
+        rows, again = self._slots.took(await self._claim(ask, self._slots.looks(asked_at)))
         more = self._demand.answered(ask, rows, asked_at)
         self._take(rows, asked_at)
+        if again:
+            return 0.0
         if not rows:
-            if not busy:
+            if not busy and not self._slots.pending:
                 self._idle()
             return self._pace.nothing()
         await self._prune()
@@ -177,7 +196,7 @@ class Claimer:
             if pruned == _PRUNE_LIMIT:
                 self._prune_at = now
 
-    async def _claim(self, ask: Ask) -> list[ClaimJobsRow]:
+    async def _claim(self, ask: Ask, sweep: bool) -> list[ClaimJobsRow]:
         queues = sorted(ask.room)
         return await self._link.call(
             lambda conn: claim_jobs_async(
@@ -186,10 +205,10 @@ class Claimer:
                 free=[ask.room[queue] for queue in queues],
                 rescue=ask.rescue,
                 rescue_limit=_RESCUE_LIMIT,
-                limited=[],
-                limits=[],
+                limited=self._slots.limited,
+                limits=self._slots.limits,
                 park_limit=_PARK_LIMIT,
-                sweep=False,
+                sweep=sweep,
                 worker=self._config.name,
                 lease=self._config.lease,
             ),

@@ -28,6 +28,7 @@ class WorkerStats:
             it, or a waiting sibling of the same key does the work.
         buried: Jobs whose lease had lapsed on their last attempt or after a cancel, ended by a
             claim of this worker.
+        refused: Jobs that found their concurrency key in full use and were declared not to wait.
         released: Jobs handed back without using an attempt (drain, unknown name).
         lost: Runs whose lease was lost; nothing of them was recorded.
         abandoned: Runs that did not stop when the worker did. Their leases lapse.
@@ -42,6 +43,7 @@ class WorkerStats:
     ended: int = 0
     cancelled: int = 0
     buried: int = 0
+    refused: int = 0
     released: int = 0
     lost: int = 0
     abandoned: int = 0

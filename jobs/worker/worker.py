@@ -25,6 +25,7 @@ from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.lane import Lane
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
+from jobs.worker.slots import Slots
 from jobs.worker.stats import WorkerStats, account
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
@@ -125,7 +126,13 @@ class Worker(Service):
     def _begin(self, links: Sequence[Link]) -> None:
         claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
-        self._settler = Settler(settles, self.name, self._answered, self._more)
+        self._slots = Slots(
+            self._registry,
+            self.config.queues,
+            lambda queue: self._claimer.hear(queue),
+            lambda: self._claimer.tend(),
+        )
+        self._settler = Settler(settles, self.name, self._answered, self._more, self._slots)
         lease = self.config.lease.total_seconds()
         self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
         executor = Executor(self._registry, self._threads, self.config.unknown_delay)
@@ -138,6 +145,7 @@ class Worker(Service):
             self._choked,
             self._busy,
             self._idle,
+            self._slots,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -152,6 +160,7 @@ class Worker(Service):
 
     def _halt(self) -> None:
         self._claimer.stop()
+        self._slots.leave()
         self._crew.hand_back()
 
     def stop(self) -> None:
@@ -209,7 +218,15 @@ class Worker(Service):
         """Start what was claimed, report what was buried."""
         rows.sort(key=_IN_ORDER)
         for row in rows:
-            if row.verdict == "buried":
+            if row.verdict == "refused":
+                self._stats.refused += 1
+                logger.warning(
+                    "job %s (%s) was refused: its concurrency key is in full use",
+                    row.id,
+                    row.name,
+                    extra={"event": "jobs.worker.refused", "job": str(row.id)},
+                )
+            elif row.verdict == "buried":
                 self._stats.buried += 1
                 logger.error(
                     "job %s (%s) was ended: its lease lapsed in attempt %d of %d",
@@ -301,6 +318,7 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
+        await self._slots.finish(self._links[0], FLUSH_GRACE)
         self._abandon()
 
     def _say_stopped(self) -> None:
