@@ -398,10 +398,12 @@ insert into jobs.job (
 );
 
 -- name: WakeQueue :exec
--- purpose: wake a worker for jobs that CopyJobs has just inserted, if none was told of this queue
---     lately.
--- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction
--- tx: the transaction of the caller
+-- purpose: wake a worker for jobs that CopyJobs has just inserted, or that were let out of the line
+--     of a concurrency key by a worker that does not serve their queue, if none was told of this
+--     queue lately.
+-- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction;
+--     jobs.worker.slots
+-- tx: the transaction of the caller, or own autocommitted statement
 -- locks: the new row of jobs.wake. Waits for nobody.
 -- index: wake_queue_idx
 -- fence: none, it changes no job

@@ -2,8 +2,8 @@
 -- purpose: let the jobs at the head of the lines of some concurrency keys out, as many as there are
 --     free slots that no ready job is going to take. A sweep adds the next @most keys behind @after
 --     that have a line at all. @tidy gives up slots of these keys that were left behind.
--- callers: jobs.worker (after the commit of a claim that parked or ended jobs of a key, and of a
---     settle that let go of its slots; as a sweep every few seconds), jobs.control.cancelling
+-- callers: jobs.worker.slots (after the commit of a claim that parked or ended jobs of a key, and
+--     of a settle that let go of its slots; as a sweep every few seconds), jobs.control.cancelling
 -- tx: own autocommitted statement; a fresh snapshot is the point
 -- locks: jobs.job rows, no key update, skip locked; with @tidy jobs.slot rows, for update, skip
 --     locked. Waits for nobody.
@@ -239,7 +239,7 @@ where k.place = @most::integer and k.concurrency_key is not null;
 -- purpose: give up slots that were left behind: their jobs do not run any more. A worker that dies
 --     between the commit of run.complete() and the settle after it leaves one, and an operator who
 --     cancels a job with a lapsed lease in a transaction.
--- callers: jobs.worker (now and then while slots are held)
+-- callers: jobs.worker.slots (now and then while slots are held)
 -- tx: own autocommitted statement
 -- locks: jobs.slot rows, for update, skip locked. Waits for nobody.
 -- index: slot_job_key, job_pkey

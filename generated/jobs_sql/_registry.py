@@ -3657,7 +3657,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=slot.PROMOTE_KEYS,
         header={
             "purpose": "let the jobs at the head of the lines of some concurrency keys out, as many as there are free slots that no ready job is going to take. A sweep adds the next @most keys behind @after that have a line at all. @tidy gives up slots of these keys that were left behind.",
-            "callers": "jobs.worker (after the commit of a claim that parked or ended jobs of a key, and of a settle that let go of its slots; as a sweep every few seconds), jobs.control.cancelling",
+            "callers": "jobs.worker.slots (after the commit of a claim that parked or ended jobs of a key, and of a settle that let go of its slots; as a sweep every few seconds), jobs.control.cancelling",
             "tx": "own autocommitted statement; a fresh snapshot is the point",
             "locks": "jobs.job rows, no key update, skip locked; with @tidy jobs.slot rows, for update, skip locked. Waits for nobody.",
             "index": "job_blocked_idx, job_keyed_idx, slot_pkey; with @tidy job_pkey and slot_job_key",
@@ -3741,7 +3741,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="b2d5646ab7fba48280274138d1219a2e0835364c7ba62ce986be0921f7b728b4",
+        sha256="cd3011aac2c38d6ec636cab3fa3cf82c2b31f2356ad5dd4b9dd7ea58f8ea715f",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -4620,7 +4620,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=slot.SWEEP_SLOTS,
         header={
             "purpose": "give up slots that were left behind: their jobs do not run any more. A worker that dies between the commit of run.complete() and the settle after it leaves one, and an operator who cancels a job with a lapsed lease in a transaction.",
-            "callers": "jobs.worker (now and then while slots are held)",
+            "callers": "jobs.worker.slots (now and then while slots are held)",
             "tx": "own autocommitted statement",
             "locks": "jobs.slot rows, for update, skip locked. Waits for nobody.",
             "index": "slot_job_key, job_pkey",
@@ -4664,7 +4664,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="b2d5646ab7fba48280274138d1219a2e0835364c7ba62ce986be0921f7b728b4",
+        sha256="cd3011aac2c38d6ec636cab3fa3cf82c2b31f2356ad5dd4b9dd7ea58f8ea715f",
     ),
     "TickScheduler": Statement(
         name="TickScheduler",
