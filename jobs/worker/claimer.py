@@ -172,7 +172,7 @@ class Claimer:
         if ask is None:
             return self._config.idle_poll.total_seconds()  # woken long before by a free slot
         busy = self._busy()  # asked before: a retry may become due behind the back of this claim
-        rows, again = self._slots.took(await self._claim(ask, self._slots.looks(asked_at)))
+        rows, again = self._slots.took(await self._claim(ask))
         more = self._demand.answered(ask, rows, asked_at)
         self._take(rows, asked_at)
         if again:
@@ -196,8 +196,9 @@ class Claimer:
             if pruned == _PRUNE_LIMIT:
                 self._prune_at = now
 
-    async def _claim(self, ask: Ask, sweep: bool) -> list[ClaimJobsRow]:
+    async def _claim(self, ask: Ask) -> list[ClaimJobsRow]:
         queues = sorted(ask.room)
+        sweep = self._slots.looks(time.monotonic())
         return await self._link.call(
             lambda conn: claim_jobs_async(
                 conn,
