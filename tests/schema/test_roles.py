@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import Connection, sql
 
+from jobs import inspect
 from jobs.control import cancel_many, pause, pauses, requeue_many, resume
 from jobs.errors import MigrationRightsMissing
 from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queue_stats
@@ -19,6 +20,7 @@ from jobs.shipped import shipped
 from jobs_sql.enqueue import wake_queue
 from jobs_sql.slot import sweep_slots
 from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
+from tests.schema.copying import copy_one
 from tests.schema.ship import Ship
 from tests.sql.calls import (
     Item,
@@ -36,6 +38,7 @@ from tests.sql.calls import (
 )
 from tests.sql.keys import keyed, promote, tokens
 from tests.sql.keys import take as claim_keyed
+from tests.sql.registering import live_and_leave
 from tests.sql.staging import claim as claim_outbox
 from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
@@ -272,6 +275,7 @@ class TestWorking:
         notify_probe(conn, nonce="n")
         assert prune_wakes(conn, most=1) == 0
         unlisten_wake(conn)
+        assert live_and_leave(conn) == 3
         settle(conn, Settle(done), dead(failed))
         owner.execute(
             "update jobs.job set lease_expires_at = now() - interval '1 s', "
@@ -294,14 +298,11 @@ class TestWorking:
         settle(owner, dead(failed))
         waiting = keyed(owner)
         answers = cancel_many(conn, [held[0], lapsing[0], waiting, failed[0]])
-        assert [answer.outcome for answer in answers] == [
-            "requested",
-            "cancelled",
-            "cancelled",
-            "finished",
-        ]
+        outcomes = [answer.outcome for answer in answers]
+        assert outcomes == ["requested", "cancelled", "cancelled", "finished"]
         again = requeue_many(conn, [failed[0], waiting, held[0]])
         assert [answer.outcome for answer in again] == ["requeued", "requeued", "live"]
+        assert inspect.list_workers(conn) == []
         assert pause(conn, "q")
         assert [one.name for one in pauses(conn)] == ["q"]
         assert resume(conn, "q")
@@ -323,7 +324,7 @@ class TestWorking:
         assert len(list_jobs(conn).jobs) == 1
         assert list_attempts(conn, held[0]) == []
         assert queue_stats(conn)[0].running == 1
-        assert outcome_counts(conn, HOUR) == []
+        assert outcome_counts(conn, HOUR) == inspect.list_workers(conn) == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("delete from jobs.job")
 
@@ -345,31 +346,6 @@ class TestWorking:
         assert queue_stats(conn)[0].running == 1
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             get_job(conn, held[0])
-
-
-def copy_one(conn: Connection[Any]) -> None:
-    """One job by CopyJobs."""
-    from jobs_sql.enqueue import CopyJobsParams, copy_jobs
-
-    rows = [
-        CopyJobsParams(
-            id=new_id(),
-            run_id=new_id(),
-            queue="q",
-            name="n",
-            tenant="",
-            priority=0,
-            max_attempts=1,
-            dead_letter=True,
-            concurrency_key=None,
-            concurrency_limit=None,
-            when_busy=None,
-            traceparent=None,
-            enqueued_by=None,
-            input="{}",
-        )
-    ]
-    assert copy_jobs(conn, rows) == 1
 
 
 # Everything in it raises when touched.
