@@ -1834,7 +1834,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="8e188983bf40363f57a1744e553ac53484e6b20ddec061b9549bd7d75a0e9d8d",
+        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -4463,7 +4463,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="8e188983bf40363f57a1744e553ac53484e6b20ddec061b9549bd7d75a0e9d8d",
+        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4706,7 +4706,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="8e188983bf40363f57a1744e553ac53484e6b20ddec061b9549bd7d75a0e9d8d",
+        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -5769,10 +5769,10 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "callers": "jobs.worker.register: after the first claim of a worker, then twice a minute",
             "tx": "own autocommitted statement",
             "locks": "its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked. Waits for nobody.",
-            "index": "worker_pkey, job_ready_idx, job_running_idx, pause_pkey",
+            "index": "worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey",
             "fence": "none, it changes no job and nothing relies on what it writes",
             "clock": "now(), for the expiry too, so that no clock of a host matters",
-            "rows": "one: whether a job of these queues is due, or runs under a lease that has lapsed. A look, not a promise: another process may have it by now.",
+            "rows": "one: whether a job of these queues is due, or runs under a lease that has lapsed, or any job waits for a concurrency key. A look, not a promise: another process may have it by now.",
             "cost": "one heap-only update of an unlogged row, one probe a queue and priority that stops at the first row, one a queue for lapsed leases. Where @prune is set (at the start, and every tenth time), also a walk through jobs.worker, which has as many rows as there are processes.",
             "nullable": "-due",
         },
@@ -5964,7 +5964,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="8e188983bf40363f57a1744e553ac53484e6b20ddec061b9549bd7d75a0e9d8d",
+        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6057,7 +6057,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="8e188983bf40363f57a1744e553ac53484e6b20ddec061b9549bd7d75a0e9d8d",
+        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",

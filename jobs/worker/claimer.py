@@ -215,6 +215,8 @@ class Claimer:
 
     async def _pass(self) -> float:
         """Claim once; return the seconds to wait unless woken."""
+        if self._stopping:
+            return 0.0
         asked_at = time.monotonic()
         ask = self._ask(asked_at)
         if ask is None:
