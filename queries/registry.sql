@@ -9,8 +9,8 @@
 -- index: worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey
 -- fence: none, it changes no job and nothing relies on what it writes
 -- clock: now(), for the expiry too, so that no clock of a host matters
--- rows: one: whether a job of these queues is due, or runs under a lease that has lapsed, or any job
---     waits for a concurrency key. A look, not a promise: another process may have it by now.
+-- rows: one: whether a job of these queues is due, or runs under a lease that has lapsed, or any
+--     job waits for a concurrency key. A look, not a promise: another process may have it by now.
 -- cost: one heap-only update of an unlogged row, one probe a queue and priority that stops at the
 --     first row, one a queue for lapsed leases. Where @prune is set (at the start, and every tenth
 --     time), also a walk through jobs.worker, which has as many rows as there are processes.
