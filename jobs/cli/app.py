@@ -11,7 +11,17 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from jobs.cli import enqueue, looking, migrate, operating, version, worker
+from jobs.cli import (
+    enqueue,
+    looking,
+    migrate,
+    operating,
+    outbox,
+    relay,
+    run,
+    version,
+    worker,
+)
 from jobs.cli.arguments import Subcommands
 from jobs.errors import (
     ConfigError,
@@ -25,9 +35,12 @@ from jobs.errors import (
 _ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
     migrate.add_parser,
     worker.add_parser,
+    relay.add_parser,
+    run.add_parser,
     enqueue.add_parser,
     looking.add_parser,
     operating.add_parser,
+    outbox.add_parser,
     version.add_parser,
 )
 
