@@ -19,6 +19,8 @@ from jobs.cli import (
     outbox,
     relay,
     run,
+    scheduler,
+    tasks,
     version,
     worker,
 )
@@ -30,21 +32,31 @@ from jobs.errors import (
     JobsError,
     ModuleShadowed,
     PageInvalid,
+    ScheduleInvalid,
 )
 
 _ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
     migrate.add_parser,
     worker.add_parser,
+    scheduler.add_parser,
     relay.add_parser,
     run.add_parser,
     enqueue.add_parser,
     looking.add_parser,
     operating.add_parser,
     outbox.add_parser,
+    tasks.add_parser,
     version.add_parser,
 )
 
-_MISUSES: Final = (ConfigError, ControlInvalid, InvalidInput, ModuleShadowed, PageInvalid)
+_MISUSES: Final = (
+    ConfigError,
+    ControlInvalid,
+    InvalidInput,
+    ModuleShadowed,
+    PageInvalid,
+    ScheduleInvalid,
+)
 
 _FAILED = 1
 _MISUSED = 2
@@ -69,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         add_parser(sub)
     try:
         args = parser.parse_args(argv)
-        run: Callable[[argparse.Namespace], int] = args.run
-        status = run(args)
+        command: Callable[[argparse.Namespace], int] = args.run
+        status = command(args)
         sys.stdout.flush()
     except JobsError as error:
         print(f"error: {error.cause} [{error.code}]\nfix: {error.fix}", file=sys.stderr)

@@ -117,7 +117,8 @@ def run(args: argparse.Namespace) -> int:
         )
         await relay.run(until_idle=args.until_idle)
 
-    return serve(args, work)
+    serve(work(), args.log_level)
+    return 0
 
 
 def _sink(args: argparse.Namespace) -> Any:

@@ -82,4 +82,5 @@ def run(args: argparse.Namespace) -> int:
             )
         await run_together(services)
 
-    return serve(args, work)
+    serve(work(), args.log_level)
+    return 0

@@ -1,4 +1,4 @@
-"""What the commands share that serve until they are told to stop."""
+"""What the commands that serve until they are told to stop have in common."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final
+from typing import Any
 
 # Seconds between the stop of a service and the end of the process.
-_EXIT_GRACE: Final = 2.0
-_LEVELS: Final = ("debug", "info", "warning", "error")
+_EXIT_GRACE = 2.0
+_LEVELS = ("debug", "info", "warning", "error")
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:
-    """Give a command the option --log-level, for `serve`."""
+    """Give a command the option --log-level, to be handed to `serve`."""
     parser.add_argument(
         "--log-level",
         choices=_LEVELS,
@@ -44,19 +44,15 @@ def listen_of(args: argparse.Namespace) -> Any:
     return False if args.no_listen else args.listen_dsn or "auto"
 
 
-def serve(args: argparse.Namespace, work: Callable[[], Coroutine[Any, Any, object]]) -> int:
-    """Set up logging and run until the work ends, and end the process if something does not.
-
-    Raises what the work raises.
-    """
-    _log_to_stderr(args.log_level)
+def serve(service: Coroutine[Any, Any, object], log_level: str) -> None:
+    """Run a service until it ends, events written to standard error. Raises what it raises."""
+    _log_to_stderr(log_level)
     runner = asyncio.Runner(loop_factory=loop_factory())
     try:
-        runner.run(work())
+        runner.run(service)
     finally:
         with _ended_in_time():
             runner.close()
-    return 0
 
 
 @contextlib.contextmanager

@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
         drain=args.drain,
         listen=listen_of(args),
     )
-    return serve(args, lambda: worker.run(until_idle=args.until_idle))
+    serve(worker.run(until_idle=args.until_idle), args.log_level)
+    return 0
 
 
 def add_queues(parser: argparse.ArgumentParser) -> None:
