@@ -168,7 +168,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -366,7 +366,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -1063,7 +1063,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -1790,7 +1790,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "GetJob": Statement(
         name="GetJob",
@@ -3475,7 +3475,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -4165,7 +4165,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -4361,7 +4361,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -5182,7 +5182,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -5378,7 +5378,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -5440,7 +5440,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -5854,7 +5854,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "locks": "the row of jobs.leader, for the moment. Waits for another tick only.",
             "index": "leader_pkey",
             "fence": "none, the lease only saves work: a fire is fenced by the watermark",
-            "clock": "statement_timestamp(). A lease that ends later than any that is given was given under another clock, and counts as ended.",
+            "clock": "statement_timestamp(). A lease that ends later than if it were given now was given before the clock was set back, and counts as ended.",
             "rows": "one. fingerprint differs from that of another tick where a schedule or the pause of a task came, went or was changed between the two; a fire changes nothing of it.",
             "cost": "one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule, a few pages for a hundred schedules",
         },
@@ -5900,7 +5900,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="8884bd603e2e0dcc4ffc6c66f9e0d6fb54e0ec13f3a0b37ec6db3c572b24d4cb",
+        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
