@@ -39,6 +39,9 @@ from jobs.errors import (
     PageInvalid,
     PayloadUnreadable,
     RetryAfter,
+    ScheduleExists,
+    ScheduleInvalid,
+    ScheduleNotFound,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
@@ -60,12 +63,15 @@ from jobs.faults import (
     RunConnectionUnavailable,
     RunFeatureUnavailable,
 )
+from jobs.firing import Entry
 from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.scheduler import Scheduler, SchedulerStats
+from jobs.tasking import TaskHandle, task
 from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Worker, WorkerStats
 
@@ -86,6 +92,7 @@ __all__ = [
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "Entry",
     "ErrorClass",
     "ErrorRules",
     "IdempotencyRequired",
@@ -126,9 +133,15 @@ __all__ = [
     "Run",
     "RunConnectionUnavailable",
     "RunFeatureUnavailable",
+    "ScheduleExists",
+    "ScheduleInvalid",
+    "ScheduleNotFound",
+    "Scheduler",
+    "SchedulerStats",
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
+    "TaskHandle",
     "TenantRequired",
     "Terminal",
     "UnknownJob",
@@ -137,6 +150,7 @@ __all__ = [
     "WorkerStats",
     "current_tenant",
     "job",
+    "task",
     "tenant_scope",
     "uuid7",
 ]
