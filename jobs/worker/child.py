@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 import traceback
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from jobs.declare import JobHandle
@@ -145,8 +144,7 @@ def _attempt(work: Work, post: _Post) -> tuple[Any, ...]:
     post.wire.send("began")
     began = time.monotonic()
     if work.seconds is not None:
-        run._ends_at = began + work.seconds
-        run._deadline = datetime.now(UTC) + timedelta(seconds=work.seconds)
+        run._limit(work.seconds)
     try:
         handle = _handle_of(work)
         run._results = handle.results

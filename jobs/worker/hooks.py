@@ -12,12 +12,14 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 from jobs.declare import JobHandle
+from jobs.errors import JobsError
 from jobs.hooks import Hook, Settled, SettledOutcome, StopReason, is_async_hook
 from jobs.registry import Registry
+from jobs.tenancy import tenant_scope
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -41,9 +43,12 @@ BACKLOG: Final = 2_000
 Scope = Callable[[JobHandle[Any], Settled[Any]], AbstractContextManager[object]]
 
 
-def no_scope(handle: JobHandle[Any], told: Settled[Any]) -> AbstractContextManager[object]:  # noqa: ARG001
-    """Nothing is installed around a hook."""
-    return nullcontext()
+def tenant_of(handle: JobHandle[Any], told: Settled[Any]) -> AbstractContextManager[object]:
+    """Install the tenant that the body had around a hook, and none where it cannot be derived."""
+    tenant = None
+    with suppress(JobsError):  # which may be why the job ended
+        tenant = handle.derive_tenant(told.input)
+    return tenant_scope(tenant)
 
 
 class _OverrunError(Exception):
@@ -60,7 +65,7 @@ class Hooks:
         worker: str,
         failed: Callable[[], None],
         idle: Callable[[], None],
-        scope: Scope = no_scope,
+        scope: Scope = tenant_of,
     ) -> None:
         """
         Args:

@@ -24,10 +24,14 @@ from jobs.declare import JobHandle
 from jobs.errors import ConfigError, JobTimeout
 from jobs.faults import ProcessDied
 from jobs.progress import Point
+from jobs.registry import Registry
 from jobs.run import Run
 from jobs.worker.frames import Frame, Work, packed, read_frame
 
 logger = logging.getLogger("jobs.worker")
+
+MOST: Final = 1_000
+"""Processes of one worker."""
 
 KILL_GRACE: Final = 1.0
 """Seconds from telling a function that it should stop until its process is killed."""
@@ -74,7 +78,9 @@ class Processes:
         self._all: set[_Child] = set()
         self._closed = False
 
-    async def run(self, handle: JobHandle[Any], text: str, run: Run, seconds: float | None) -> Any:
+    async def run(
+        self, handle: JobHandle[Any], text: str, run: Run, seconds: float | None
+    ) -> str | None:
         """Run a job function in a process, and return the JSON text of its result.
 
         A cancellation tells the function, and ends its process `KILL_GRACE` later unless it has
@@ -360,8 +366,22 @@ def _died(run: dict[str, Any], code: int | None) -> ProcessDied:
     return ProcessDied(f"the process of job {run['id']} ({run['name']}) {how}", exit_code=code)
 
 
-def check_importable(handle: JobHandle[Any]) -> None:
-    """Refuse a job that a process would not find (ConfigError)."""
+def checked_processes(most: object, registry: Registry) -> int:
+    """Return how many processes a worker may have.
+
+    Raises ConfigError for what is no such number, and for a job that a process would not find.
+    """
+    if most is None:
+        most = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST:
+        raise ConfigError(f"processes is {most!r:.200}, expected a whole number from 1 to {MOST}")
+    for handle in registry:
+        if handle.executor == "process":
+            _check_importable(handle)
+    return most
+
+
+def _check_importable(handle: JobHandle[Any]) -> None:
     found: Any = sys.modules.get(handle.fn.__module__)
     for part in handle.fn.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -371,10 +391,3 @@ def check_importable(handle: JobHandle[Any]) -> None:
             f"{handle.fn.__qualname__} is not its handle",
             fix="Export it under the name of its function: decorate that where it is defined.",
         )
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
