@@ -46,6 +46,7 @@ from jobs.errors import (
     SchemaTooNew,
     TenantRequired,
     Terminal,
+    TransactionRequired,
     UnknownJob,
     UnknownState,
 )
@@ -68,9 +69,11 @@ from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
 from jobs.registry import Registry
+from jobs.relay import Relay, RelayStats
 from jobs.retry import Retry
 from jobs.run import Run
 from jobs.scheduler import Scheduler, SchedulerStats
+from jobs.staging import Staged
 from jobs.tasking import TaskHandle, task
 from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Worker, WorkerStats
@@ -123,6 +126,8 @@ __all__ = [
     "PayloadUnreadable",
     "ProcessDied",
     "Registry",
+    "Relay",
+    "RelayStats",
     "ResultInTransaction",
     "ResultInvalid",
     "ResultTimeout",
@@ -141,9 +146,11 @@ __all__ = [
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
+    "Staged",
     "TaskHandle",
     "TenantRequired",
     "Terminal",
+    "TransactionRequired",
     "UnknownJob",
     "UnknownState",
     "Worker",

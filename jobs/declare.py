@@ -65,6 +65,7 @@ class Declaration:
         retry: Retry,
         timeout: timedelta | None,
         priority: int,
+        require_transaction: bool,
         executor: Where | None,
         errors: ErrorRules,
         on_settled: Hook | None,
@@ -79,6 +80,7 @@ class Declaration:
             "retry": retry,
             "timeout": timeout,
             "priority": priority,
+            "require_transaction": require_transaction,
             "errors": errors,
             "on_settled": on_settled,
         }
@@ -131,6 +133,7 @@ class _Job(Protocol):
         retry: Retry = DEFAULT_RETRY,
         timeout: timedelta | None = None,
         priority: int = 0,
+        require_transaction: bool = False,
         executor: Where | None = None,
         errors: ErrorRules = NO_RULES,
         on_settled: Hook | None = None,
@@ -149,6 +152,7 @@ def _job(
     retry: Retry = DEFAULT_RETRY,
     timeout: timedelta | None = None,
     priority: int = 0,
+    require_transaction: bool = False,
     executor: Where | None = None,
     errors: ErrorRules = NO_RULES,
     on_settled: Hook | None = None,
@@ -172,6 +176,8 @@ def _job(
         retry: What happens after a failed attempt.
         timeout: Longest duration of an attempt; None for no end.
         priority: 0 (runs first) to 3.
+        require_transaction: Whether its jobs are enqueued and staged only inside a transaction; a
+            call may say otherwise.
         executor: Where the function runs: ``"async"`` on the event loop, which is the default of
             asynchronous functions and theirs alone; ``"thread"``, the default of all others;
             ``"process"`` in a process of its own, for functions that compute. That one must be
@@ -222,6 +228,10 @@ def _job(
             )
     if type(priority) is not int or priority not in PRIORITIES:
         raise DeclarationError(f"priority: must be 0, 1, 2 or 3, and is {priority!r:.200}")
+    if not isinstance(require_transaction, bool):
+        raise DeclarationError(
+            f"require_transaction: must be True or False, and is {require_transaction!r:.200}"
+        )
     if executor not in (None, "async", "thread", "process"):
         raise DeclarationError(
             f"executor: must be 'async', 'thread' or 'process', and is {executor!r:.200}"
@@ -238,6 +248,7 @@ def _job(
         retry=retry,
         timeout=timeout,
         priority=priority,
+        require_transaction=require_transaction,
         executor=executor,
         errors=errors,
         on_settled=on_settled,

@@ -97,6 +97,7 @@ class Definition(Generic[M, R]):
         timeout: Longest duration of an attempt, None for no end.
         priority: 0 to 3, 0 runs first.
         idempotency_scope: ``"live"`` or ``"waiting"``.
+        require_transaction: Whether its jobs are enqueued and staged in transactions only.
         name_stated: Whether the declaration states the name.
         tenant: The function that derives the tenant, or `NO_TENANT`.
         idempotency_key: The function that derives the key, or `NO_KEY`.
@@ -116,6 +117,7 @@ class Definition(Generic[M, R]):
     timeout: timedelta | None
     priority: int
     idempotency_scope: Scope
+    require_transaction: bool
     name_stated: bool
     tenant: TenantOf
     idempotency_key: KeyOf
@@ -187,6 +189,7 @@ class Definition(Generic[M, R]):
             "priority": self.priority,
             "idempotent": self.idempotent,
             "idempotency_scope": self.idempotency_scope,
+            "require_transaction": self.require_transaction,
             "errors": described_rules(self.errors),
             "on_settled": self.on_settled is not None,
         }
@@ -280,6 +283,14 @@ class Definition(Generic[M, R]):
             enqueued_by=enqueued_by,
             on_conflict=on_conflict,
         )
+
+    def transactional(self, asked: bool | None) -> bool:
+        """Whether an enqueue must be in a transaction: as asked, else as declared."""
+        if asked is not None and not isinstance(asked, bool):
+            raise InvalidInput(
+                f"must be True, False or None, and is {asked!r:.200}", field="require_transaction"
+            )
+        return self.require_transaction if asked is None else asked
 
     def _derive(self, what: str, function: Callable[[M], str], input: M) -> object:
         try:

@@ -154,6 +154,13 @@ class EnqueueContended(EnqueueError):
     fix = "Roll back and run the transaction again."
 
 
+class TransactionRequired(EnqueueError):
+    """Raised when a job is to be enqueued or staged only in a transaction, and there is none."""
+
+    code = "OUTBOX_NO_TX"
+    fix = "Enqueue inside `with conn.transaction():`, or pass require_transaction=False."
+
+
 class PayloadUnreadable(JobsError, ValueError):
     """Raised before a run when the stored payload is not JSON or does not fit the model."""
 

@@ -67,7 +67,7 @@ def test_every_code_has_its_section() -> None:
 def test_the_overview_names_every_code_that_is_raised() -> None:
     (path,) = tree.files("docs/errors.md")
     overview = tree.read(path).partition("\n## ")[0]
-    named = set(re.findall(r"`(JOB_\w+)`", overview))
+    named = set(re.findall(r"`((?:JOB|OUTBOX)_\w+)`", overview))
     bases = {"JOBS_ERROR", "JOB_ENQUEUE_FAILED", "JOB_RESULT_UNAVAILABLE"}
     assert named == {kind.code for kind in kinds()} - bases
 

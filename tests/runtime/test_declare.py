@@ -111,6 +111,7 @@ def test_description_is_plain_json() -> None:
         "priority": 2,
         "idempotent": True,
         "idempotency_scope": "waiting",
+        "require_transaction": False,
         "errors": {},
         "on_settled": False,
     }
