@@ -98,8 +98,8 @@ class Processes:
             BaseException: What the function raised, with its traceback as the cause.
         """
         work = Work(
-            module=handle.fn.__module__,
-            qualname=handle.fn.__qualname__,
+            module=handle.__module__,
+            qualname=_qualname(handle),
             input=text,
             tenant=run._derived_tenant,
             seconds=seconds,
@@ -382,12 +382,16 @@ def checked_processes(most: object, registry: Registry) -> int:
 
 
 def _check_importable(handle: JobHandle[Any]) -> None:
-    found: Any = sys.modules.get(handle.fn.__module__)
-    for part in handle.fn.__qualname__.split("."):
+    found: Any = sys.modules.get(handle.__module__)
+    for part in _qualname(handle).split("."):
         found = getattr(found, part, None)
     if found is not handle:
         raise ConfigError(
-            f"job {handle.name!r} runs in a process, and {handle.fn.__module__}."
-            f"{handle.fn.__qualname__} is not its handle",
+            f"job {handle.name!r} runs in a process, and {handle.__module__}.{_qualname(handle)} "
+            "is not its handle",
             fix="Export it under the name of its function: decorate that where it is defined.",
         )
+
+
+def _qualname(handle: JobHandle[Any]) -> str:
+    return str(handle.__reduce__())

@@ -12,11 +12,22 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+import psycopg
 import pytest
 
 import jobs
 from jobs.run import Run
-from tests.runtime.working import QUICK, Input, Table, job, leaving_nothing, logged, until
+from tests.runtime.working import (
+    QUICK,
+    Input,
+    Table,
+    execute,
+    job,
+    leaving_nothing,
+    logged,
+    rows,
+    until,
+)
 
 HOUR = timedelta(hours=1)
 LATER = jobs.Retry(attempts=3, backoff="fixed", delay=HOUR, jitter=False)
@@ -264,6 +275,40 @@ async def test_a_stop_goes_through_it(database: str) -> None:
         await until(lambda: "body" in notes.events, "the start")
     assert (table.live(one).state, table.live(one).attempt) == ("ready", 0)
     assert notes.events == ["in a", "body", "a saw CancelledError", "out a"]
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises", "completes"])
+async def test_a_session_for_each_run_as_the_page_shows_it(database: str, ends: str) -> None:
+    """What the function writes commits when it returns, or with the end of the job."""
+    execute(database, "create table public.note (attempt integer)")
+    connection: contextvars.ContextVar[psycopg.AsyncConnection[Any]] = contextvars.ContextVar("c")
+
+    @contextlib.asynccontextmanager
+    async def in_session(_: Run) -> AsyncIterator[None]:
+        async with (
+            await psycopg.AsyncConnection.connect(database) as conn,
+            conn.transaction(),
+        ):
+            token = connection.set(conn)
+            try:
+                yield
+            finally:
+                connection.reset(token)
+
+    @job(retry=LATER)
+    async def writes(_: Input, run: Run) -> None:
+        await connection.get().execute("insert into public.note values (%s)", (run.attempt,))
+        if ends == "raises":
+            raise ValueError("no")
+        if ends == "completes":
+            await run.complete(connection.get())
+
+    row, stats = await run(database, known(writes, middleware=[in_session]), writes)
+    written = [note.attempt for note in rows(database, "select attempt from public.note")]
+    if ends == "raises":
+        assert (row.state, row.last_error, written) == ("ready", "ValueError: no", [])
+    else:
+        assert (row.state, written, stats.lost) == ("completed", [1], 0)
 
 
 async def test_what_is_no_context_manager_fails_the_job_and_says_so(

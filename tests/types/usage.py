@@ -6,9 +6,10 @@ comment would be unused, which is an error as well.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, Literal, Never, assert_type
 from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
@@ -81,6 +82,49 @@ assert_type(look_up, jobs.JobHandle[Other, list[Onboard]])
 assert_type(factor, jobs.JobHandle[Other, int | None])
 # What a job returns matters to nobody who does not say so.
 some: jobs.JobHandle[Other] = count
+
+
+# --- errors, hooks, middleware
+
+
+def told(settled: jobs.Settled[Onboard]) -> None:
+    assert_type(settled.input, Onboard)
+    assert_type(settled.outcome, Literal["completed", "dead", "failed", "refused"])
+
+
+async def told_later(settled: jobs.Settled[Other]) -> int:
+    return settled.input.number
+
+
+def read(error: OSError) -> jobs.ErrorClass | None:
+    return "terminal" if error.errno else timedelta(minutes=1)
+
+
+@jobs.job(
+    tenant=jobs.NO_TENANT,
+    idempotency_key=jobs.NO_KEY,
+    errors={KeyError: "terminal", ValueError: timedelta(seconds=1), OSError: read},
+    on_settled=told,
+)
+async def fails(input: Onboard, run: jobs.Run) -> int:
+    if input.email:
+        raise jobs.RetryAfter(2.5, "soon") from jobs.Terminal()
+    assert_type(run.snooze(timedelta(minutes=1)), Never)  # no value has to be returned after it
+
+
+@contextlib.asynccontextmanager
+async def around(_: jobs.Run) -> AsyncIterator[None]:
+    yield
+
+
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, on_settled=told_later)
+jobs.Registry.of(
+    errors={KeyError: "retry"}, middleware=[around, lambda _: contextlib.nullcontext()]
+)
+jobs.Registry.of(middleware=[told])  # type: ignore[list-item]
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, errors={KeyError: 5})  # type: ignore[dict-item]
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, on_settled=5)  # type: ignore[arg-type]
+
 jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, executor="fork")  # type: ignore[arg-type]
 
 jobs.job(idempotency_key=jobs.NO_KEY)  # type: ignore[call-arg]
