@@ -24,13 +24,16 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
+from jobs.worker.farewell import Farewell
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
 from jobs.worker.processes import Processes, checked_processes
+from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.stats import LAPSED, WorkerStats, account, account_buried, ending
+from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -166,6 +169,9 @@ class Worker(Service):
                 self._registry, self._threads, self.name, self._hook_failed, self._relieve
             )
         self._crew = Crew(executor, self._lanes, lease, self._ended)
+        registration = Registration(self.config, self._holding, self.stats)
+        self._farewell = Farewell(registration)
+        self._strays = Strays(self.config, self._holding)
         self._claimer = Claimer(
             claims,
             self.config,
@@ -174,6 +180,8 @@ class Worker(Service):
             self._choked,
             self._busy,
             self._idle,
+            registration,
+            self._strays,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -183,7 +191,9 @@ class Worker(Service):
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
         self._listener: Listener | None = None
         if self._listen_target is not None and not self._until_idle:  # that one never waits
-            self._listener = Listener(self._listen_target, self._claimer, self.name)
+            self._listener = Listener(
+                self._listen_target, self._claimer, self.name, cancelling=self._renewer.hurry
+            )
             self._listener.start()
 
     def _halt(self) -> None:
@@ -290,6 +300,7 @@ class Worker(Service):
         if not self._crew.lose(job):
             return
         self._stats.lost += 1
+        self._strays.disown(job)
         logger.error(
             "job %s (%s) lost its lease and is cancelled: %s",
             job.id,
@@ -309,6 +320,17 @@ class Worker(Service):
                 self._hooks.tell(job.row, *over, result=outcome.result)
             else:
                 self._hooks.tell(job.row, *over, outcome.error_type, outcome.error_message)
+        if verdict in ("lost", "refused"):
+            self._strays.disown(job)
+        elif state == "ready" and job.outcome is not None:
+            self._ready_again(job.row.queue, job.outcome)
+
+    def _ready_again(self, queue: str, outcome: Outcome) -> None:
+        """A job waits again: look for it when it is due, or let others know."""
+        if outcome.kind in ("retry", "snoozed"):
+            self._claimer.expect(outcome.delay)
+        elif not outcome.delay:
+            self._farewell.handed_back(queue)
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""
@@ -341,6 +363,7 @@ class Worker(Service):
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
         if not await self._settler.flush(FLUSH_GRACE):
+            self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
                 self.name,
@@ -351,6 +374,7 @@ class Worker(Service):
         if self._hooks is not None:
             left = max(HOOK_GRACE, ends - time.monotonic())
             await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
+        await self._farewell.end()
 
     def _say_stopped(self) -> None:
         logger.info(
@@ -375,6 +399,8 @@ class Worker(Service):
         if not self._claim_task.done():
             await self._claimer.interrupt(CANCEL_GRACE)
             await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
+        if self._claim_task.done():
+            self._farewell.begin(self._links[0])
 
     def _abandon(self) -> None:
         """Give up the runs that do not end, so that nothing waits for them any more."""
