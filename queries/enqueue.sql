@@ -388,9 +388,10 @@ insert into jobs.job (
 );
 
 -- name: WakeQueue :exec
--- purpose: wake a worker for jobs that CopyJobs has just inserted, if none was told of this queue
---     lately.
--- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction
+-- purpose: wake a worker for jobs that CopyJobs has just inserted, or that a worker which stops has
+--     handed back, if none was told of this queue lately.
+-- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction;
+--     jobs.worker.farewell
 -- tx: the transaction of the caller
 -- locks: the new row of jobs.wake. Waits for nobody.
 -- index: wake_queue_idx

@@ -30,6 +30,7 @@ class WorkerConfig:
         idle_poll: Longest wait while idle.
         live_poll: The same while enqueues are heard.
         drain: How long a stop waits for running jobs before it cancels them.
+        own_name: Whether the name is this start's alone, because it was made for it.
         unknown_delay: How long a job of a name that is not registered waits for another process.
     """
 
@@ -40,6 +41,7 @@ class WorkerConfig:
     idle_poll: timedelta
     live_poll: timedelta
     drain: timedelta
+    own_name: bool = False
     unknown_delay: timedelta = timedelta(seconds=30)
 
     @property
@@ -78,6 +80,7 @@ def configure(
         idle_poll=idle_poll or max(poll, IDLE_POLL),
         live_poll=idle_poll or max(poll, LIVE_POLL),
         drain=drain,
+        own_name=name is None,
     )
 
 

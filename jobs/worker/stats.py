@@ -40,6 +40,7 @@ class WorkerStats:
         snoozed: Runs that asked to run again later, which uses no attempt either.
         lost: Runs whose lease was lost; nothing of them was recorded.
         abandoned: Runs that did not stop when the worker did. Their leases lapse.
+        unsettled: Outcomes that the worker could not settle before it stopped. Their leases lapse.
         hooks_failed: Hooks of ended jobs that were given up.
     """
 
@@ -57,6 +58,7 @@ class WorkerStats:
     snoozed: int = 0
     lost: int = 0
     abandoned: int = 0
+    unsettled: int = 0
     hooks_failed: int = 0
 
 

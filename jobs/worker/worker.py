@@ -14,6 +14,8 @@ from typing import Literal
 from jobs.errors import ConfigError
 from jobs.middleware import Middleware, checked_middleware
 from jobs.registry import Registry
+from jobs.run import Desk
+from jobs.scoped import TENANT_SETTING, Sessions
 from jobs.service.life import Service
 from jobs.service.link import Link, Target, close_links
 from jobs.service.listener import Listener, listening_target
@@ -22,12 +24,16 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
+from jobs.worker.farewell import Farewell
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
+from jobs.worker.processes import Processes, checked_processes
+from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.stats import LAPSED, WorkerStats, account, account_buried, ending
+from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -56,7 +62,7 @@ class Worker(Service):
     As a process of its own: ``await worker.run()`` serves until SIGTERM or SIGINT.
 
     The worker opens four connections of its own: one claims, one settles, one renews leases from a
-    thread, one listens for enqueues. It never borrows from the application's pool.
+    thread, one listens for enqueues. For itself it never borrows from the application's pool.
     """
 
     noun = "worker"
@@ -74,6 +80,10 @@ class Worker(Service):
         drain: timedelta = timedelta(seconds=30),
         listen: Literal[False] | str = "auto",
         middleware: Iterable[Middleware] = (),
+        pool: object = None,
+        sync_pool: object = None,
+        tenant_setting: str = TENANT_SETTING,
+        processes: int | None = None,
     ) -> None:
         """
         Args:
@@ -93,6 +103,12 @@ class Worker(Service):
                 What cannot be heard is found by looking.
             middleware: Functions of the run that return a context manager, entered around every
                 run, the first outermost, outside of the middleware of the registry.
+            pool: A psycopg ``AsyncConnectionPool`` of the application, or a function that returns
+                an asynchronous context manager of a connection, for `Run.connection`.
+            sync_pool: The same for synchronous functions: a psycopg ``ConnectionPool``.
+            tenant_setting: The setting in which `Run.connection` says the tenant to PostgreSQL.
+            processes: How many processes there are for jobs with ``executor="process"``, at most
+                1,000. Default: one for each processor. They are started when needed.
 
         Raises:
             ConfigError: A setting is unusable; the message names it.
@@ -115,6 +131,8 @@ class Worker(Service):
         self._holding = Holding()
         self._until_idle = False
         self._middleware = checked_middleware("middleware", middleware)
+        self._sessions = Sessions(pool, sync_pool, tenant_setting)
+        self._most_processes = checked_processes(processes, registry)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -134,10 +152,16 @@ class Worker(Service):
         claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
         self._settler = Settler(settles, self.name, self._answered, self._more)
+        self._desk = Desk(self._settler.reporter.changed, self._sessions)
+        self._processes = Processes(self._most_processes)
         lease = self.config.lease.total_seconds()
         self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
         executor = Executor(
-            self._registry, self._threads, self.config.unknown_delay, self._middleware
+            self._registry,
+            self._threads,
+            self.config.unknown_delay,
+            self._middleware,
+            self._processes,
         )
         self._hooks: Hooks | None = None
         if any(handle.on_settled is not None for handle in self._registry):
@@ -145,6 +169,9 @@ class Worker(Service):
                 self._registry, self._threads, self.name, self._hook_failed, self._relieve
             )
         self._crew = Crew(executor, self._lanes, lease, self._ended)
+        registration = Registration(self.config, self._holding, self.stats)
+        self._farewell = Farewell(registration)
+        self._strays = Strays(self.config, self._holding)
         self._claimer = Claimer(
             claims,
             self.config,
@@ -153,6 +180,8 @@ class Worker(Service):
             self._choked,
             self._busy,
             self._idle,
+            registration,
+            self._strays,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -162,7 +191,9 @@ class Worker(Service):
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
         self._listener: Listener | None = None
         if self._listen_target is not None and not self._until_idle:  # that one never waits
-            self._listener = Listener(self._listen_target, self._claimer, self.name)
+            self._listener = Listener(
+                self._listen_target, self._claimer, self.name, cancelling=self._renewer.hurry
+            )
             self._listener.start()
 
     def _halt(self) -> None:
@@ -232,7 +263,7 @@ class Worker(Service):
                     self._hooks.tell(row, *over, LAPSED, "its lease lapsed in the last attempt")
             else:
                 self._stats.claimed += 1
-                job = Held(row, self.name, asked_at)
+                job = Held(row, self.name, asked_at, self._desk)
                 try:
                     self._start_job(job)
                 except Exception:  # one that cannot be begun must not take its neighbours along
@@ -269,6 +300,7 @@ class Worker(Service):
         if not self._crew.lose(job):
             return
         self._stats.lost += 1
+        self._strays.disown(job)
         logger.error(
             "job %s (%s) lost its lease and is cancelled: %s",
             job.id,
@@ -288,6 +320,17 @@ class Worker(Service):
                 self._hooks.tell(job.row, *over, result=outcome.result)
             else:
                 self._hooks.tell(job.row, *over, outcome.error_type, outcome.error_message)
+        if verdict in ("lost", "refused"):
+            self._strays.disown(job)
+        elif state == "ready" and job.outcome is not None:
+            self._ready_again(job.row.queue, job.outcome)
+
+    def _ready_again(self, queue: str, outcome: Outcome) -> None:
+        """A job waits again: look for it when it is due, or let others know."""
+        if outcome.kind in ("retry", "snoozed"):
+            self._claimer.expect(outcome.delay)
+        elif not outcome.delay:
+            self._farewell.handed_back(queue)
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""
@@ -320,6 +363,7 @@ class Worker(Service):
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
         if not await self._settler.flush(FLUSH_GRACE):
+            self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
                 self.name,
@@ -330,6 +374,7 @@ class Worker(Service):
         if self._hooks is not None:
             left = max(HOOK_GRACE, ends - time.monotonic())
             await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
+        await self._farewell.end()
 
     def _say_stopped(self) -> None:
         logger.info(
@@ -354,6 +399,8 @@ class Worker(Service):
         if not self._claim_task.done():
             await self._claimer.interrupt(CANCEL_GRACE)
             await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
+        if self._claim_task.done():
+            self._farewell.begin(self._links[0])
 
     def _abandon(self) -> None:
         """Give up the runs that do not end, so that nothing waits for them any more."""
@@ -373,6 +420,8 @@ class Worker(Service):
         # First what goes on without the event loop, should that end before we do.
         self._renewer.end()
         self._threads.close()
+        self._settler.reporter.stop()
+        await self._processes.close()
         self._claim_task.cancel()
         self._settle_task.cancel()
         await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
