@@ -1834,7 +1834,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
+        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -4463,7 +4463,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
+        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4706,7 +4706,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
+        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -5964,7 +5964,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
+        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6057,7 +6057,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="76cb6128ad4e3ee7a11380b67ab15eedf103c518054db343b4b58fe667ac857a",
+        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
