@@ -14,6 +14,8 @@ from typing import Literal
 from jobs.errors import ConfigError
 from jobs.middleware import Middleware, checked_middleware
 from jobs.registry import Registry
+from jobs.run import Desk
+from jobs.scoped import TENANT_SETTING, Sessions
 from jobs.service.life import Service
 from jobs.service.link import Link, Target, close_links
 from jobs.service.listener import Listener, listening_target
@@ -26,10 +28,12 @@ from jobs.worker.farewell import Farewell
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
+from jobs.worker.processes import Processes, checked_processes
 from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
-from jobs.worker.stats import LAPSED, WorkerStats, account, account_buried, ending
+from jobs.worker.slots import Slots
+from jobs.worker.stats import WorkerStats, account, account_ended, ending
 from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
@@ -59,7 +63,7 @@ class Worker(Service):
     As a process of its own: ``await worker.run()`` serves until SIGTERM or SIGINT.
 
     The worker opens four connections of its own: one claims, one settles, one renews leases from a
-    thread, one listens for enqueues. It never borrows from the application's pool.
+    thread, one listens for enqueues. For itself it never borrows from the application's pool.
     """
 
     noun = "worker"
@@ -77,6 +81,10 @@ class Worker(Service):
         drain: timedelta = timedelta(seconds=30),
         listen: Literal[False] | str = "auto",
         middleware: Iterable[Middleware] = (),
+        pool: object = None,
+        sync_pool: object = None,
+        tenant_setting: str = TENANT_SETTING,
+        processes: int | None = None,
     ) -> None:
         """
         Args:
@@ -96,6 +104,12 @@ class Worker(Service):
                 What cannot be heard is found by looking.
             middleware: Functions of the run that return a context manager, entered around every
                 run, the first outermost, outside of the middleware of the registry.
+            pool: A psycopg ``AsyncConnectionPool`` of the application, or a function that returns
+                an asynchronous context manager of a connection, for `Run.connection`.
+            sync_pool: The same for synchronous functions: a psycopg ``ConnectionPool``.
+            tenant_setting: The setting in which `Run.connection` says the tenant to PostgreSQL.
+            processes: How many processes there are for jobs with ``executor="process"``, at most
+                1,000. Default: one for each processor. They are started when needed.
 
         Raises:
             ConfigError: A setting is unusable; the message names it.
@@ -118,6 +132,8 @@ class Worker(Service):
         self._holding = Holding()
         self._until_idle = False
         self._middleware = checked_middleware("middleware", middleware)
+        self._sessions = Sessions(pool, sync_pool, tenant_setting)
+        self._most_processes = checked_processes(processes, registry)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -136,11 +152,23 @@ class Worker(Service):
     def _begin(self, links: Sequence[Link]) -> None:
         claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
-        self._settler = Settler(settles, self.name, self._answered, self._more)
+        self._slots = Slots(
+            self._registry,
+            self.config.queues,
+            lambda queue: self._claimer.hear(queue),
+            lambda: self._claimer.tend(),
+        )
+        self._settler = Settler(settles, self.name, self._answered, self._more, self._slots)
+        self._desk = Desk(self._settler.reporter.changed, self._sessions)
+        self._processes = Processes(self._most_processes)
         lease = self.config.lease.total_seconds()
         self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
         executor = Executor(
-            self._registry, self._threads, self.config.unknown_delay, self._middleware
+            self._registry,
+            self._threads,
+            self.config.unknown_delay,
+            self._middleware,
+            self._processes,
         )
         self._hooks: Hooks | None = None
         if any(handle.on_settled is not None for handle in self._registry):
@@ -161,6 +189,7 @@ class Worker(Service):
             self._idle,
             registration,
             self._strays,
+            self._slots,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -177,6 +206,7 @@ class Worker(Service):
 
     def _halt(self) -> None:
         self._claimer.stop()
+        self._slots.leave()
         self._crew.hand_back()
 
     def stop(self) -> None:
@@ -233,16 +263,16 @@ class Worker(Service):
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
-        """Start what was claimed, report what was buried."""
+        """Start what was claimed, report what was buried or refused."""
         rows.sort(key=_IN_ORDER)
         for row in rows:
-            if row.verdict == "buried":
-                over = account_buried(self._stats, row)
+            if row.verdict != "claimed":
+                over = account_ended(self._stats, row)
                 if over is not None and self._hooks is not None:
-                    self._hooks.tell(row, *over, LAPSED, "its lease lapsed in the last attempt")
+                    self._hooks.tell(row, *over)
             else:
                 self._stats.claimed += 1
-                job = Held(row, self.name, asked_at)
+                job = Held(row, self.name, asked_at, self._desk)
                 try:
                     self._start_job(job)
                 except Exception:  # one that cannot be begun must not take its neighbours along
@@ -349,6 +379,7 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
+        await self._slots.finish(self._links[0], FLUSH_GRACE)
         self._abandon()
         if self._hooks is not None:
             left = max(HOOK_GRACE, ends - time.monotonic())
@@ -416,6 +447,8 @@ class Worker(Service):
         # First what goes on without the event loop, should that end before we do.
         self._renewer.end()
         self._threads.close()
+        self._settler.reporter.stop()
+        await self._processes.close()
         self._claim_task.cancel()
         self._settle_task.cancel()
         await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
