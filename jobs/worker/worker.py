@@ -24,7 +24,7 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
-from jobs.worker.farewell import Farewell
+from jobs.worker.farewell import Farewell, flush
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
@@ -371,7 +371,7 @@ class Worker(Service):
         await asyncio.gather(
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
-        if not await self._flush(ends):
+        if not await flush(self._settler, ends, self._hurrying, FLUSH_GRACE):
             self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
@@ -385,23 +385,6 @@ class Worker(Service):
             left = max(HOOK_GRACE, ends - time.monotonic())
             await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
         await self._farewell.end()
-
-    async def _flush(self, ends: float) -> bool:
-        """Wait for the outcomes to be settled; return whether they are.
-
-        As long as runs would have been waited for, so that a database that restarts in the
-        meantime costs nothing, unless a second stop hurries; and a moment in any case.
-        """
-        hurried = asyncio.create_task(self._hurrying.wait(), name="jobs:hurry")
-        patient = asyncio.create_task(
-            self._settler.flush(max(0.0, ends - time.monotonic() - FLUSH_GRACE)), name="jobs:flush"
-        )
-        try:
-            await asyncio.wait({hurried, patient}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            hurried.cancel()
-            patient.cancel()
-        return await self._settler.flush(FLUSH_GRACE)
 
     def _say_stopped(self) -> None:
         logger.info(
