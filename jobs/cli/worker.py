@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from typing import Any
+
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
 from jobs.cli.serving import add_log_level, serve
 from jobs.registry import Registry
+from jobs.scoped import TENANT_SETTING
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
 
@@ -78,6 +83,32 @@ def add_parser(sub: Subcommands) -> None:
         help="do not listen, only look",
     )
     parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="how many processes there are for jobs that run in one (default: one for each "
+        "processor)",
+    )
+    parser.add_argument(
+        "--pool",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many sessions of each flavour jobs may use at the same time through "
+        "run.connection() (default: none)",
+    )
+    parser.add_argument(
+        "--pool-dsn",
+        metavar="DSN",
+        help="where those connect, as a role that row-level security binds (default: as --dsn)",
+    )
+    parser.add_argument(
+        "--tenant-setting",
+        default=TENANT_SETTING,
+        metavar="NAME",
+        help=f"the setting that carries the tenant there (default: {TENANT_SETTING})",
+    )
+    parser.add_argument(
         "--until-idle",
         action="store_true",
         help="stop when nothing is due any more; exit status 0 whatever became of the jobs",
@@ -89,20 +120,40 @@ def add_parser(sub: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises what `jobs.Worker` raises."""
     registry = load_registry(args.target)
-    queues = dict(args.queue) or _queues_of(registry)
-    worker = Worker(
-        dsn_of(args),
-        registry,
-        queues,
-        name=args.name,
-        lease=args.lease,
-        poll=args.poll,
-        idle_poll=args.idle_poll,
-        drain=args.drain,
-        listen=False if args.no_listen else args.listen_dsn or "auto",
-    )
-    serve(worker.run(until_idle=args.until_idle), args.log_level)
+    serve(_run(args, registry), args.log_level)
     return 0
+
+
+async def _run(args: argparse.Namespace, registry: Registry) -> None:
+    dsn = dsn_of(args)
+    async with AsyncExitStack() as stack:
+        pool: AsyncConnectionPool[Any] | None = None
+        sync_pool: ConnectionPool[Any] | None = None
+        if args.pool > 0:
+            # Opened when a job first asks: where nothing can be reached that job fails, not all.
+            place, most = args.pool_dsn or dsn, args.pool
+            pool = await stack.enter_async_context(
+                AsyncConnectionPool(place, min_size=0, max_size=most, open=False)
+            )
+            sync_pool = stack.enter_context(
+                ConnectionPool(place, min_size=0, max_size=most, open=True)
+            )
+        worker = Worker(
+            dsn,
+            registry,
+            dict(args.queue) or _queues_of(registry),
+            name=args.name,
+            lease=args.lease,
+            poll=args.poll,
+            idle_poll=args.idle_poll,
+            drain=args.drain,
+            listen=False if args.no_listen else args.listen_dsn or "auto",
+            pool=pool,
+            sync_pool=sync_pool,
+            tenant_setting=args.tenant_setting,
+            processes=args.processes,
+        )
+        await worker.run(until_idle=args.until_idle)
 
 
 def _queues_of(registry: Registry) -> dict[str, int]:
