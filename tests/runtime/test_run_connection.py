@@ -216,6 +216,50 @@ async def test_rows_of_another_tenant_cannot_be_written(table: Table, member: st
     assert "row-level security" in table.settled(id).last_error
 
 
+IDENTITY = "select array[current_user, session_user, current_setting('search_path')]"
+
+
+async def test_only_the_tenant_changes(table: Table, member: str) -> None:
+    """Neither the role nor what names mean; and who asked gives no right."""
+    seen: list[Any] = []
+
+    async def work(input: Input, run: jobs.Run) -> None:  # noqa: ARG001
+        async with run.connection() as conn:
+            seen.append((await first(conn, IDENTITY), run.enqueued_by))
+
+    handle = job(tenant=lambda _: "postgres")(work)
+    table.enqueue(handle, enqueued_by="postgres")
+    async with pooled(member) as pool:
+        async with pool.connection() as conn:
+            before = await first(conn, IDENTITY)
+        await make(table.database, handle, pool=pool).run_until_idle()
+    assert seen == [(before, "postgres")]
+
+
+async def test_a_job_and_a_request_get_the_same_verdict(table: Table, member: str) -> None:
+    """The request sets what the job's transaction sets, and asks the same."""
+    seen: list[Any] = []
+
+    async def ask(conn: AsyncConnection[Any]) -> Any:
+        mine = await first(conn, VISIBLE)
+        theirs = await first(conn, "select count(*) from invoice where tenant = 't2'")
+        update = await conn.execute("insert into invoice (tenant, amount) values ('t1', 0)")
+        return mine, theirs, update.rowcount
+
+    async def work(input: Input, run: jobs.Run) -> None:  # noqa: ARG001
+        async with run.connection() as conn:
+            seen.append(await ask(conn))
+
+    handle = job(tenant=lambda _: "t1")(work)
+    table.enqueue(handle)
+    async with pooled(member) as pool:
+        await make(table.database, handle, pool=pool).run_until_idle()
+        async with pool.connection() as conn, conn.transaction():
+            await conn.execute("select set_config('jobs.tenant', 't1', true)")
+            seen.append(await ask(conn))
+    assert seen == [(["t1"], 0, 1)] * 2
+
+
 async def test_another_name_may_carry_the_tenant_and_a_function_the_sessions(
     table: Table, member: str
 ) -> None:
