@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
-
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
-from jobs.cli.serving import add_log_level, serve
+from jobs.cli.running import add_running, running
+from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.registry import Registry
-from jobs.scoped import TENANT_SETTING
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
 
@@ -34,15 +30,7 @@ def add_parser(sub: Subcommands) -> None:
         help="the module that declares the jobs, or where in it a jobs.Registry is",
     )
     add_dsn(parser)
-    parser.add_argument(
-        "--queue",
-        action="append",
-        type=queue,
-        default=[],
-        metavar="NAME[=SLOTS]",
-        help="a queue to serve and how many of its jobs may run at the same time (default: "
-        f"{DEFAULT_SLOTS}); may be repeated; without it every queue of a job that is known",
-    )
+    add_queues(parser)
     parser.add_argument(
         "--name",
         help="label of this process in rows and logs (default: host, process id, a random part)",
@@ -70,44 +58,8 @@ def add_parser(sub: Subcommands) -> None:
         help="longest wait between two looks at empty queues (default: 2, or 5 while enqueues are "
         "heard)",
     )
-    listening = parser.add_mutually_exclusive_group()
-    listening.add_argument(
-        "--listen-dsn",
-        metavar="DSN",
-        help="where to listen for enqueues: a direct connection string, where --dsn leads to a "
-        "pooler in transaction mode (default: as --dsn)",
-    )
-    listening.add_argument(
-        "--no-listen",
-        action="store_true",
-        help="do not listen, only look",
-    )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="how many processes there are for jobs that run in one (default: one for each "
-        "processor)",
-    )
-    parser.add_argument(
-        "--pool",
-        type=int,
-        default=0,
-        metavar="N",
-        help="how many sessions of each flavour jobs may use at the same time through "
-        "run.connection() (default: none)",
-    )
-    parser.add_argument(
-        "--pool-dsn",
-        metavar="DSN",
-        help="where those connect, as a role that row-level security binds (default: as --dsn)",
-    )
-    parser.add_argument(
-        "--tenant-setting",
-        default=TENANT_SETTING,
-        metavar="NAME",
-        help=f"the setting that carries the tenant there (default: {TENANT_SETTING})",
-    )
+    add_listening(parser, "enqueues")
+    add_running(parser)
     parser.add_argument(
         "--until-idle",
         action="store_true",
@@ -126,37 +78,37 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace, registry: Registry) -> None:
     dsn = dsn_of(args)
-    async with AsyncExitStack() as stack:
-        pool: AsyncConnectionPool[Any] | None = None
-        sync_pool: ConnectionPool[Any] | None = None
-        if args.pool > 0:
-            # Opened when a job first asks: where nothing can be reached that job fails, not all.
-            place, most = args.pool_dsn or dsn, args.pool
-            pool = await stack.enter_async_context(
-                AsyncConnectionPool(place, min_size=0, max_size=most, open=False)
-            )
-            sync_pool = stack.enter_context(
-                ConnectionPool(place, min_size=0, max_size=most, open=True)
-            )
+    async with running(args, dsn) as given:
         worker = Worker(
             dsn,
             registry,
-            dict(args.queue) or _queues_of(registry),
+            dict(args.queue) or queues_of(registry),
             name=args.name,
             lease=args.lease,
             poll=args.poll,
             idle_poll=args.idle_poll,
             drain=args.drain,
-            listen=False if args.no_listen else args.listen_dsn or "auto",
-            pool=pool,
-            sync_pool=sync_pool,
-            tenant_setting=args.tenant_setting,
-            processes=args.processes,
+            listen=listen_of(args),
+            **given,
         )
         await worker.run(until_idle=args.until_idle)
 
 
-def _queues_of(registry: Registry) -> dict[str, int]:
+def add_queues(parser: argparse.ArgumentParser) -> None:
+    """Give a command the option --queue."""
+    parser.add_argument(
+        "--queue",
+        action="append",
+        type=queue,
+        default=[],
+        metavar="NAME[=SLOTS]",
+        help="a queue to serve and how many of its jobs may run at the same time (default: "
+        f"{DEFAULT_SLOTS}); may be repeated; without it every queue of a job that is known",
+    )
+
+
+def queues_of(registry: Registry) -> dict[str, int]:
+    """Every queue of a job that is known, with the default number of slots."""
     return dict.fromkeys(sorted({job.queue for job in registry}), DEFAULT_SLOTS)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import jobs
 from jobs.run import Run
+from tests.runtime import crunching
 from tests.runtime.working import (
     QUICK,
     Input,
@@ -49,7 +50,8 @@ async def run(
 ) -> tuple[Any, Any]:
     """Run one job once; its row, live or finished, and the figures."""
     table = Table(database)
-    (one,) = table.enqueue(handle)
+    with psycopg.connect(database, autocommit=True) as conn:
+        one = handle.enqueue(conn, {"n": 0}).id
     async with (
         leaving_nothing(database),
         jobs.Worker(database, registry, **(QUICK | options)) as worker,
@@ -123,6 +125,26 @@ async def test_worker_then_registry_in_the_order_of_their_lists(
         *["out d", "out c", "out b", "out a"],
     ]
     assert session.get() == "none"
+
+
+async def test_around_a_function_in_another_process(database: str) -> None:
+    seen: list[object] = []
+
+    @contextlib.asynccontextmanager
+    async def middleware(run: Run) -> AsyncIterator[None]:
+        seen.append(jobs.current_tenant())
+        yield
+        seen.append(f"out {run.attempt}")
+
+    @contextlib.asynccontextmanager
+    async def broken(_: Run) -> AsyncIterator[None]:
+        yield
+        raise jobs.Terminal("no commit")
+
+    row, _ = await run(database, known(crunching.crunch, middleware=[middleware]), crunching.crunch)
+    assert (row.state, seen) == ("completed", ["t0", "out 1"])
+    row, _ = await run(database, known(crunching.crunch, middleware=[broken]), crunching.crunch)
+    assert (row.state, row.stop_reason) == ("dead", "terminal")
 
 
 @KINDS
@@ -257,6 +279,25 @@ async def test_the_deadline_covers_both(database: str, where: str, thread: bool)
     assert row.last_error.startswith("JobTimeout: ")
     assert row.attempt == 1
     assert seen == ([] if where == "in" else ["body", "out"])
+
+
+async def test_a_thread_in_it_is_timed_by_its_own_clock(database: str) -> None:
+    """It was done in time, and a blocked event loop heard of it late."""
+    notes = Notes()
+    begun = threading.Event()
+
+    @job(timeout=timedelta(milliseconds=400), retry=LATER)
+    def short(_: Input) -> None:
+        begun.set()
+        time.sleep(0.05)
+
+    table = Table(database)
+    (one,) = table.enqueue(short)
+    async with jobs.Worker(database, known(short, middleware=[notes.one("a")]), **QUICK):
+        await until(begun.is_set, "the start")
+        time.sleep(0.8)  # noqa: ASYNC251  (on purpose)
+    assert table.settled(one).state == "completed"
+    assert notes.events == ["in a", "out a"]
 
 
 async def test_a_stop_goes_through_it(database: str) -> None:

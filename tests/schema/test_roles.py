@@ -18,6 +18,7 @@ from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queu
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
 from jobs_sql.enqueue import wake_queue
+from jobs_sql.result import read_result
 from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
 from tests.schema.ship import Ship
 from tests.sql.calls import (
@@ -38,6 +39,7 @@ from tests.sql.registering import live_and_leave
 from tests.sql.staging import claim as claim_outbox
 from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
+from tests.sql.test_progress import report
 from tests.support.catalog import dump
 from tests.support.server import ROOT
 
@@ -257,11 +259,26 @@ class TestWorking:
         )
         assert undo(conn, held[0], run_id) == [held[0]]
 
+    def test_an_enqueuer_that_waits_for_results(
+        self, owner: Connection[Any], app: str, conn: Connection[Any]
+    ) -> None:
+        held, live = running(owner), running(owner)
+        settle(owner, Settle(held, result="[1]"))
+        owner.execute(grants("enqueuer", app).encode())
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            read_result(conn, id=held[0])
+        owner.execute(grants("enqueuer that waits for results", app).encode())
+        found, waits = read_result(conn, id=held[0]), read_result(conn, id=live[0])
+        assert found is not None
+        assert waits is not None
+        assert (found.result, waits.settled) == ("[1]", False)
+
     def test_a_worker(self, owner: Connection[Any], app: str, conn: Connection[Any]) -> None:
         owner.execute(grants("worker", app).encode())
         check(conn)
         done, failed, lapsing = running(conn), running(conn, name="m"), running(conn, name="o")
         assert renew(conn, [done, failed, lapsing])
+        assert report(conn, [done]) == ["landed"]
         listen_wake(conn)
         notify_probe(conn, nonce="n")
         assert prune_wakes(conn, most=1) == 0
