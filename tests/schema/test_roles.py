@@ -18,8 +18,9 @@ from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queu
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
 from jobs_sql.enqueue import wake_queue
-from jobs_sql.result import read_result
+from jobs_sql.slot import sweep_slots
 from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
+from tests.schema.copying import copy_one
 from tests.schema.ship import Ship
 from tests.sql.calls import (
     Item,
@@ -35,11 +36,12 @@ from tests.sql.calls import (
     settle,
     undo,
 )
+from tests.sql.keys import keyed, promote, tokens
+from tests.sql.keys import take as claim_keyed
 from tests.sql.registering import live_and_leave
 from tests.sql.staging import claim as claim_outbox
 from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
-from tests.sql.test_progress import report
 from tests.support.catalog import dump
 from tests.support.server import ROOT
 
@@ -259,26 +261,16 @@ class TestWorking:
         )
         assert undo(conn, held[0], run_id) == [held[0]]
 
-    def test_an_enqueuer_that_waits_for_results(
-        self, owner: Connection[Any], app: str, conn: Connection[Any]
-    ) -> None:
-        held, live = running(owner), running(owner)
-        settle(owner, Settle(held, result="[1]"))
-        owner.execute(grants("enqueuer", app).encode())
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            read_result(conn, id=held[0])
-        owner.execute(grants("enqueuer that waits for results", app).encode())
-        found, waits = read_result(conn, id=held[0]), read_result(conn, id=live[0])
-        assert found is not None
-        assert waits is not None
-        assert (found.result, waits.settled) == ("[1]", False)
-
     def test_a_worker(self, owner: Connection[Any], app: str, conn: Connection[Any]) -> None:
         owner.execute(grants("worker", app).encode())
         check(conn)
         done, failed, lapsing = running(conn), running(conn, name="m"), running(conn, name="o")
+        keyed(conn), keyed(conn)
+        (one,) = tokens(claim_keyed(conn)["claimed"])
+        settle(conn, Settle(one))
+        assert promote(conn, "k", most=1, tidy=True) == []
+        assert sweep_slots(conn, after=one[0], most=1) == []
         assert renew(conn, [done, failed, lapsing])
-        assert report(conn, [done]) == ["landed"]
         listen_wake(conn)
         notify_probe(conn, nonce="n")
         assert prune_wakes(conn, most=1) == 0
@@ -304,7 +296,7 @@ class TestWorking:
         held, lapsing, failed = (running(owner, idempotency_key=key) for key in "abc")
         lapse(owner, lapsing[0])
         settle(owner, dead(failed))
-        waiting = made(owner)
+        waiting = keyed(owner)
         answers = cancel_many(conn, [held[0], lapsing[0], waiting, failed[0]])
         outcomes = [answer.outcome for answer in answers]
         assert outcomes == ["requested", "cancelled", "cancelled", "finished"]
@@ -354,28 +346,6 @@ class TestWorking:
         assert queue_stats(conn)[0].running == 1
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             get_job(conn, held[0])
-
-
-def copy_one(conn: Connection[Any]) -> None:
-    """One job by CopyJobs."""
-    from jobs_sql.enqueue import CopyJobsParams, copy_jobs
-
-    rows = [
-        CopyJobsParams(
-            id=new_id(),
-            run_id=new_id(),
-            queue="q",
-            name="n",
-            tenant="",
-            priority=0,
-            max_attempts=1,
-            dead_letter=True,
-            traceparent=None,
-            enqueued_by=None,
-            input="{}",
-        )
-    ]
-    assert copy_jobs(conn, rows) == 1
 
 
 # Everything in it raises when touched.
