@@ -112,6 +112,15 @@ with /* jobs:claim_outbox */ waiting as materialized (
     limit 1
 ),
 
+founded as (
+    insert into jobs.relay (name)
+    select 'outbox'::text
+    where
+        exists (select 1 from waiting)
+        and not exists (select 1 from jobs.relay as r where r.name = 'outbox')
+    on conflict (name) do nothing /* for the next look, should somebody have emptied the table */
+),
+
 taken as (
     update jobs.relay as r
     set

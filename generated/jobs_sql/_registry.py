@@ -781,7 +781,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -4469,7 +4469,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -4667,7 +4667,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -4869,7 +4869,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5775,7 +5775,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6493,7 +6493,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
     ),
     "TickScheduler": Statement(
         name="TickScheduler",

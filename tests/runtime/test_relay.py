@@ -16,6 +16,7 @@ import jobs
 import jobs.outbox
 from jobs.relay import Message, Outcome, Published
 from jobs.relay import publisher as publisher_module
+from jobs.service.link import Target
 from tests.runtime.relaying import (
     Taker,
     make,
@@ -125,6 +126,26 @@ class TestPublishing:
             await asyncio.gather(*churning)
         assert {row.outcome for row in outbox(database)} <= {"created", "existing"}
         assert {row.refusals for row in outbox(database)} == {0}
+
+    async def test_a_key_that_an_open_transaction_holds_stops_its_row_and_not_those_before(
+        self, database: str, to: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = Target.with_options
+        monkeypatch.setattr(
+            Target, "with_options", lambda target: real(target).replace("=5s", "=100ms")
+        )
+        keyed = job(name="keyed", idempotency_key=lambda input: f"k{input.n}")(_keyed)
+        with psycopg.connect(to) as other:
+            holder = keyed.enqueue(other, {"n": 2})
+            ids = stage(database, 1, 2, 3, handle=keyed)
+            async with relaying(database, to) as relay:
+                await until(lambda: relay.stats().failed >= 2, "two tries")
+                assert queued(to) == ids[:1]
+                assert "lock timeout" in outbox(database)[1].last_error
+                assert relay.stats().refused == 0
+                other.commit()
+                await until(lambda: relay.stats().published == 3, "the rest")
+        assert [row.published_as for row in outbox(database)] == [ids[0], holder.id, ids[2]]
 
 
 def _keyed(input: Input) -> None: ...
