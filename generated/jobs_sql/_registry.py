@@ -781,7 +781,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -1104,7 +1104,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2365,7 +2365,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3394,7 +3394,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -4469,7 +4469,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -4667,7 +4667,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -4869,7 +4869,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5214,7 +5214,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -5775,7 +5775,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6141,7 +6141,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -6493,7 +6493,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="4674bbf43580396b921362f4060274b004a36c5c97f408f0e81e924887d3b711",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "TickScheduler": Statement(
         name="TickScheduler",
