@@ -58,6 +58,20 @@ class TestPublishing:
         runs = rows(to, "select id, run_id from jobs.job")
         assert {(row.id, row.run_id) for row in runs} == {(row.id, row.run_id) for row in found}
 
+    async def test_a_limit_on_concurrency_goes_along(self, database: str, to: str) -> None:
+        def limited_fn(input: Input) -> None: ...
+
+        limit = jobs.Concurrency(key=lambda input: f"k{input.n}", limit=2, when_busy="fail")
+        limited = job(name="limited", concurrency=limit)(limited_fn)
+        stage(database, 1, handle=limited)
+        with psycopg.connect(to, autocommit=True) as conn:
+            limited.enqueue(conn, Input(n=1))
+        await make(database, to).run_until_idle()
+        found = rows(to, "select concurrency_key, concurrency_limit, when_busy from jobs.job")
+        assert len(found) == 2
+        assert found[0] == found[1]
+        assert found[0][1:] == (2, "fail")
+
     async def test_what_is_staged_while_it_serves(self, database: str, to: str) -> None:
         async with relaying(database, to):
             ids = stage(database, 1)
