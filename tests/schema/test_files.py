@@ -46,7 +46,7 @@ SAID_BY_TABLE = {
     "migration.version",
     "pause.kind",
 }
-# Columns that jobs.settled, jobs.outbox and jobs.slot share with jobs.job, and ids of other tables' rows.
+# Columns that other tables share with jobs.job, and ids of other tables' rows.
 SAME_AS = {"settled": "job", "attempt": "settled", "outbox": "job", "slot": "job"}
 
 
