@@ -836,7 +836,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -1183,7 +1183,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2499,7 +2499,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3528,7 +3528,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -4603,7 +4603,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -4801,7 +4801,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -5098,7 +5098,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5443,7 +5443,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -6004,7 +6004,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6370,7 +6370,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -6744,7 +6744,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "SweepSlots": Statement(
         name="SweepSlots",
