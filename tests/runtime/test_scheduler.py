@@ -166,6 +166,21 @@ class TestOperators:
             await until(lambda: len(fired(database, "ticking")) > count, "it to go on")
         assert distinct_seconds(fired(database, "ticking"))  # what it missed was caught up
 
+    async def test_a_short_pause_does_not_outlast_its_end(
+        self, database: str, conn: Connection[Any]
+    ):
+        """Paused and resumed between two looks at what was changed, which see no difference."""
+        store(database, "ticking")
+        rarely = {"lease": timedelta(minutes=5), "refresh": timedelta(minutes=1)}
+        async with scheduling(database, **rarely) as scheduler:
+            plans = scheduler._dispatcher._plans
+            await until(lambda: fired(database, "ticking"), "a fire")
+            control.pause_task(conn, "ticking")
+            await until(lambda: plans["ticking"].paused, "a fire to meet the pause")
+            control.resume_task(conn, "ticking")
+            count = len(fired(database, "ticking"))
+            await until(lambda: len(fired(database, "ticking")) > count, "it to go on")
+
     async def test_a_schedule_made_at_run_time_fires(self, database: str, conn: Connection[Any]):
         async with scheduling(database):
             made = control.create_schedule(
