@@ -392,15 +392,9 @@ async def _send(
         dead_letters=[target.dead_letter for target in targets],
         idempotency_scopes=[target.idempotency_scope for target in targets],
         idempotency_keys=[row.key for row in rows],
-        concurrency_keys=[getattr(row, "concurrency_key", None) for row in rows],
-        concurrency_limits=[_if_keyed(shot, "concurrency_limit") for shot in made],
-        when_busys=[_if_keyed(shot, "when_busy") for shot in made],
+        concurrency_keys=[row.concurrency_key for row in rows],
+        concurrency_limits=[target.concurrency_limit for target in targets],
+        when_busys=[target.when_busy for target in targets],
         inputs=[row.input for row in rows],
         enqueued_by=f"task {one.name}",
     )
-
-
-def _if_keyed(shot: Shot, field: str) -> Any:
-    """What a declaration says of concurrency, for a job that has a key of it."""
-    keyed = getattr(shot.row, "concurrency_key", None) is not None
-    return getattr(shot.target, field, None) if keyed else None

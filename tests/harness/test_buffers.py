@@ -17,6 +17,10 @@ CLAIM: dict[str, Any] = {
     "free": [3, 3],
     "rescue": True,
     "rescue_limit": 3,
+    "limited": [],
+    "limits": [],
+    "park_limit": 0,
+    "sweep": False,
     "worker": "w",
     "lease": timedelta(seconds=30),
 }

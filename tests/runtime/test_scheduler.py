@@ -85,6 +85,31 @@ class TestFiring:
         assert [row.enqueued_by for row in rows_found] == ["task one", "task two"]
         assert all(row.amount >= 2 for row in rows_found)
 
+    async def test_jobs_with_a_limit_for_a_key_keep_it(self, database: str):
+        @jobs.job(
+            tenant=jobs.NO_TENANT,
+            idempotency_key=jobs.NO_KEY,
+            concurrency=jobs.Concurrency(key=lambda i: str(i.n), limit=2),
+        )
+        def limited(_input: Input) -> None: ...
+
+        @each_second()
+        def mixed() -> Iterator[jobs.Entry]:
+            yield limited, Input(n=5)
+            yield work, Input()
+
+        async with scheduling(database, mixed, limited):
+            await until(lambda: fired(database, "mixed"), "a fire")
+        found = rows(
+            database,
+            "select distinct name, concurrency_key as key, concurrency_limit as most, when_busy"
+            " from jobs.job order by name",
+        )
+        assert [tuple(row) for row in found] == [
+            ("limited", limited.derive_concurrency_key(Input(n=5)), 2, "wait"),
+            ("work", None, None, None),
+        ]
+
     async def test_a_worker_beside_it_is_woken_and_runs_them(self, database: str):
         done = threading.Event()
 

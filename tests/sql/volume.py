@@ -73,6 +73,10 @@ def claiming(queues: dict[str, int], *, rescue: bool = False) -> dict[str, Any]:
         "lease": MINUTE,
         "rescue": rescue,
         "rescue_limit": 100,
+        "limited": [],
+        "limits": [],
+        "park_limit": 100,
+        "sweep": False,
     }
 
 
@@ -102,4 +106,5 @@ def settling(held: Iterable[Held], *outcomes: str, error: bool = False) -> dict[
         "tracebacks": [None] * count,
         "results": [None] * count,
         "worker": "w1",
+        "release": True,
     }
