@@ -828,7 +828,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -1175,7 +1175,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2491,7 +2491,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3520,7 +3520,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -4595,7 +4595,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -4793,7 +4793,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -5090,7 +5090,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5435,7 +5435,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -5996,7 +5996,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6362,7 +6362,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -6736,7 +6736,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "SweepSlots": Statement(
         name="SweepSlots",
