@@ -58,5 +58,5 @@ def test_a_cancel_ends_it_all_the_same(conn: Conn) -> None:
     claim_one(conn, ahead=True)
     conn.execute("update jobs.job set cancel_requested_at = now() where id = %s", [id])
     tables.lapse(conn, id)
-    assert [row.verdict for row in claim(conn, rescue=True)] == ["buried"]
+    assert [row.verdict for row in claim(conn, rescue=True)] == ["cancelled"]
     assert tables.settled(conn, id)["state"] == "cancelled"
