@@ -391,9 +391,9 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "own autocommitted statement",
             "locks": "jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for the length of the statement also a row that left its state after the snapshot. Deletes the buried and the refused. Then jobs.slot in order of (key, slot): an insert there waits for the moment in which another claim or settle writes the same slot. Waits for nobody else.",
             "index": "job_ready_idx, job_running_idx, job_pkey; for jobs with a key also slot_pkey, slot_job_key, job_blocked_idx, job_keyed_idx",
-            "fence": "raises claims on each row; a rescue also sets revoked to the token it took away. The primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried.",
+            "fence": "raises claims on each row; a rescue also sets revoked to the token it took away. The primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried. A job claimed with @ahead may not have begun when its lease lapses: that attempt does not count, once, since no rescue is @ahead.",
             "clock": "now() for what is due and for the lease, so a slow statement shortens the lease, never lengthens it",
-            "rows": "verdict claimed (run it), buried or refused (already ended here, tell the settle hook). In no order. Never more claimed of a queue than its free slots; the queues asked are distinct. Other verdicts are no jobs, and only the key and the queue of their rows mean something: parked (jobs of this key were parked: promote it once this has committed), again (a slot of this key went to another claim, and the job was left ready: claim again), blocked (with @sweep: some job is blocked), held (with @sweep: none is, but some slot is held).",
+            "rows": "verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without a dead letter), because the lease lapsed on the last attempt; refused; cancelled (the lease lapsed, and a cancel had been asked for or a waiting sibling does the work). In no order. Never more claimed of a queue than its free slots; the queues asked are distinct. Other verdicts are no jobs, and only the key and the queue of their rows mean something: parked (jobs of this key were parked: promote it once this has committed), again (a slot of this key went to another claim, and the job was left ready: claim again), blocked (with @sweep: some job is blocked), held (with @sweep: none is, but some slot is held).",
             "cost": "one ordered probe a queue and priority that stops at the free slots, one update a job, never heap-only because state is indexed. The running rows are looked at only when @rescue is set, and then only those older than one lease. No sort, no sequential scan. A job with a key costs three more probes and one insert; a key that is full costs one update for each job that is parked, at most @park_limit a key and queue beyond those found.",
             "nullable": "traceparent, enqueued_by, concurrency_key",
         },
@@ -463,9 +463,17 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Parameter(
+                name="ahead",
+                argument="ahead",
+                number=9,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
                 name="lease",
                 argument="lease",
-                number=9,
+                number=10,
                 sql_type="interval",
                 nullable=False,
                 null_elements=False,
@@ -473,7 +481,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="sweep",
                 argument="sweep",
-                number=10,
+                number=11,
                 sql_type="boolean",
                 nullable=False,
                 null_elements=False,
@@ -594,7 +602,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="bd60a5d70816f565f1a6822f22cfddfe1dd8bdf8a711f257d566055d0ddf86de",
+        sha256="17b6dd7e598f9aa37dc1fb885b2b24c5f94a8d88e1220c2da1ce31bc26a746ab",
     ),
     "ClaimOutbox": Statement(
         name="ClaimOutbox",
@@ -828,7 +836,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -1175,7 +1183,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2491,7 +2499,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3520,7 +3528,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -4595,7 +4603,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -4793,7 +4801,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -5090,7 +5098,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5435,7 +5443,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -5996,7 +6004,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6362,7 +6370,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -6427,7 +6435,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "index": "job_pkey, settled_pkey; for jobs with a key also slot_job_key, job_blocked_idx",
             "fence": "claims and worker, tested in the locking step",
             "clock": "clock_timestamp() for the next due time, so that an open transaction does not backdate it",
-            "rows": "one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had landed before, its reply was lost: a success without a second effect); again (the row is held by another statement: send it again); lost (taken away: the effect does not count). Where a slot of a concurrency key was let go: the key, if fewer were let out of its line than it has slots free now, so that it is to be promoted once this has committed; and the queues of those let out.",
+            "rows": "one for each pair asked (the first one where a pair repeats). landed, with the state the job is in now; repeated (this settle had landed before, its reply was lost: a success without a second effect, with the state where the job has ended with this claim); again (the row is held by another statement: send it again); lost (taken away: the effect does not count). Where a slot of a concurrency key was let go: the key, if fewer were let out of its line than it has slots free now, so that it is to be promoted once this has committed; and the queues of those let out.",
             "cost": "a completed job is one lock, one delete and one insert; a retry one lock and one update. Counters are one insert a name and outcome. The batch is sorted in memory. A job with a key costs one more delete, three probes, and one update for the job that it lets out of the line.",
             "errors": "serialization failure in a REPEATABLE READ transaction older than the newest renewal",
             "nullable": "@error_types, @results, state, vacant_key, promoted_queues",
@@ -6559,7 +6567,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="a691711ea75f24efc1ebcc063c66473397a71507f7d452164176803f8741ccdc",
+        sha256="5c8615101b631670988069dae37aa5d88ca75640bb076972ca0bc0daee120ac9",
     ),
     "StageJobs": Statement(
         name="StageJobs",
@@ -6736,7 +6744,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "SweepSlots": Statement(
         name="SweepSlots",

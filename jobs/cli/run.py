@@ -7,8 +7,9 @@ from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
+from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
-from jobs.cli.worker import add_queues, queues_of
+from jobs.cli.worker import add_queues, left, queues_of
 from jobs.relay import Relay
 from jobs.scheduler import Scheduler
 from jobs.service.life import Service
@@ -54,6 +55,7 @@ def add_parser(sub: Subcommands) -> None:
         help="how long a stop waits for running jobs before it hands them back (default: 30)",
     )
     add_listening(parser, "enqueues and stages")
+    add_running(parser)
     add_log_level(parser)
     parser.set_defaults(run=run)
 
@@ -65,26 +67,24 @@ def run(args: argparse.Namespace) -> int:
 
     services: list[Service] = []
 
-    def left() -> int:
-        figures = [one.stats() for one in services if isinstance(one, Worker)]
-        return sum(one.abandoned + one.unsettled for one in figures)
-
     async def work() -> None:
         if not args.no_scheduler:
             services.append(Scheduler(dsn, registry, name=name))
         if not args.no_relay:
             services.append(Relay(dsn, args.to, name=name, listen=listen))
-        if len(registry):
-            services.append(
-                Worker(
-                    dsn,
-                    registry,
-                    dict(args.queue) or queues_of(registry),
-                    name=name,
-                    drain=args.drain,
-                    listen=listen,
+        async with running(args, dsn) as given:
+            if len(registry):
+                services.append(
+                    Worker(
+                        dsn,
+                        registry,
+                        dict(args.queue) or queues_of(registry),
+                        name=name,
+                        drain=args.drain,
+                        listen=listen,
+                        **given,
+                    )
                 )
-            )
-        await run_together(services)
+            await run_together(services)
 
-    return serve(work(), args.log_level, left)
+    return serve(work(), args.log_level, lambda: left(services))

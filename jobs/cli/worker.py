@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
+from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.registry import Registry
+from jobs.service.life import Service
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
 
@@ -59,6 +62,7 @@ def add_parser(sub: Subcommands) -> None:
         "heard)",
     )
     add_listening(parser, "enqueues")
+    add_running(parser)
     parser.add_argument(
         "--until-idle",
         action="store_true",
@@ -71,23 +75,33 @@ def add_parser(sub: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises what `jobs.Worker` raises."""
     registry = load_registry(args.target)
-    queues = dict(args.queue) or queues_of(registry)
-    worker = Worker(
-        dsn_of(args),
-        registry,
-        queues,
-        name=args.name,
-        lease=args.lease,
-        poll=args.poll,
-        idle_poll=args.idle_poll,
-        drain=args.drain,
-        listen=listen_of(args),
-    )
+    workers: list[Worker] = []
+    return serve(_run(args, registry, workers), args.log_level, lambda: left(workers))
 
-    def left() -> int:
-        return worker.stats().abandoned + worker.stats().unsettled
 
-    return serve(worker.run(until_idle=args.until_idle), args.log_level, left)
+def left(services: Iterable[Service]) -> int:
+    """How many jobs the workers among some services have left to their leases."""
+    figures = [one.stats() for one in services if isinstance(one, Worker)]
+    return sum(one.abandoned + one.unsettled for one in figures)
+
+
+async def _run(args: argparse.Namespace, registry: Registry, workers: list[Worker]) -> None:
+    dsn = dsn_of(args)
+    async with running(args, dsn) as given:
+        worker = Worker(
+            dsn,
+            registry,
+            dict(args.queue) or queues_of(registry),
+            name=args.name,
+            lease=args.lease,
+            poll=args.poll,
+            idle_poll=args.idle_poll,
+            drain=args.drain,
+            listen=listen_of(args),
+            **given,
+        )
+        workers.append(worker)
+        await worker.run(until_idle=args.until_idle)
 
 
 def add_queues(parser: argparse.ArgumentParser) -> None:

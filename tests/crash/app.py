@@ -89,6 +89,18 @@ async def hooked(input: Nap, run: jobs.Run) -> None:  # noqa: ARG001
     note(run, "start")
 
 
+@job(retry=jobs.Retry(attempts=1))
+async def quick(_: Nap) -> None:
+    """Does nothing, and may do it once."""
+
+
+@job(retry=jobs.Retry(attempts=1))
+async def crash(_: Nap, run: jobs.Run) -> None:
+    """Takes its process down."""
+    note(run, "crash")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @job()
 async def nap(input: Nap, run: jobs.Run) -> None:
     """Wait, and say how that ended."""
@@ -181,6 +193,18 @@ async def fail_once_slowly(_: Nap, run: jobs.Run) -> None:
     note(run, "start")
     if run.attempt == 1:
         raise RuntimeError("the first attempt fails")
+    note(run, "end")
+
+
+@job(name="one_at_a_time", concurrency=1)
+async def one_at_a_time(input: Nap, run: jobs.Run) -> None:
+    """Wait, while no other of this name runs in the fleet."""
+    note(run, "start")
+    try:
+        await asyncio.sleep(input.seconds)
+    except asyncio.CancelledError:
+        note(run, "cancelled")
+        raise
     note(run, "end")
 
 

@@ -16,6 +16,7 @@ import jobs
 import jobs.outbox
 from jobs.relay import Message, Outcome, Published
 from jobs.relay import publisher as publisher_module
+from jobs.service.link import Target
 from tests.runtime.relaying import (
     Taker,
     make,
@@ -56,6 +57,20 @@ class TestPublishing:
         assert all(row.published_at is not None for row in found)
         runs = rows(to, "select id, run_id from jobs.job")
         assert {(row.id, row.run_id) for row in runs} == {(row.id, row.run_id) for row in found}
+
+    async def test_a_limit_on_concurrency_goes_along(self, database: str, to: str) -> None:
+        def limited_fn(input: Input) -> None: ...
+
+        limit = jobs.Concurrency(key=lambda input: f"k{input.n}", limit=2, when_busy="fail")
+        limited = job(name="limited", concurrency=limit)(limited_fn)
+        stage(database, 1, handle=limited)
+        with psycopg.connect(to, autocommit=True) as conn:
+            limited.enqueue(conn, Input(n=1))
+        await make(database, to).run_until_idle()
+        found = rows(to, "select concurrency_key, concurrency_limit, when_busy from jobs.job")
+        assert len(found) == 2
+        assert found[0] == found[1]
+        assert found[0][1:] == (2, "fail")
 
     async def test_what_is_staged_while_it_serves(self, database: str, to: str) -> None:
         async with relaying(database, to):
@@ -125,6 +140,44 @@ class TestPublishing:
             await asyncio.gather(*churning)
         assert {row.outcome for row in outbox(database)} <= {"created", "existing"}
         assert {row.refusals for row in outbox(database)} == {0}
+
+    async def test_a_holder_that_appears_while_the_publish_waits_for_it_is_found(
+        self, database: str, to: str
+    ) -> None:
+        keyed = job(name="keyed", idempotency_key=lambda input: f"k{input.n}")(_keyed)
+        waiting = (
+            "select pid from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        with psycopg.connect(to) as other:
+            holder = keyed.enqueue(other, {"n": 2})
+            ids = stage(database, 1, 2, handle=keyed)
+            async with relaying(database, to) as relay:
+                await until(lambda: rows(to, waiting), "the publish to wait")
+                other.commit()
+                await until(lambda: relay.stats().published == 2, "both")
+        assert relay.stats().failed == 0
+        assert [row.published_as for row in outbox(database)] == [ids[0], holder.id]
+
+    async def test_a_key_that_an_open_transaction_holds_stops_its_row_and_not_those_before(
+        self, database: str, to: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = Target.with_options
+        monkeypatch.setattr(
+            Target, "with_options", lambda target: real(target).replace("=5s", "=100ms")
+        )
+        keyed = job(name="keyed", idempotency_key=lambda input: f"k{input.n}")(_keyed)
+        with psycopg.connect(to) as other:
+            holder = keyed.enqueue(other, {"n": 2})
+            ids = stage(database, 1, 2, 3, handle=keyed)
+            async with relaying(database, to) as relay:
+                await until(lambda: relay.stats().failed >= 2, "two tries")
+                assert queued(to) == ids[:1]
+                assert "lock timeout" in outbox(database)[1].last_error
+                assert relay.stats().refused == 0
+                other.commit()
+                await until(lambda: relay.stats().published == 3, "the rest")
+        assert [row.published_as for row in outbox(database)] == [ids[0], holder.id, ids[2]]
 
 
 def _keyed(input: Input) -> None: ...
@@ -282,17 +335,18 @@ class TestLeases:
         self, database: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """O-57: the marks are refused by the token, and the batch ends there."""
-        taken = asyncio.Event()
+        going, taken = asyncio.Event(), asyncio.Event()
 
         class Slow(Taker):
             async def publish(self, messages: Sequence[Message]) -> Published:
+                going.set()
                 await taken.wait()
                 return await super().publish(messages)
 
         slow, successor = Slow(), Taker()
         stage(database, 1, 2)
         async with relaying(database, slow, name="slow") as relay:
-            await until(lambda: relay.stats().leading, "the lease")
+            await going.wait()
             execute(database, "update jobs.relay set expires_at = now() - interval '1 second'")
             async with make(database, successor, name="successor") as other:
                 await until(lambda: other.stats().published == 2, "the successor")
