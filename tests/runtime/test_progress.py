@@ -174,7 +174,11 @@ async def test_the_last_word_is_written_however_the_run_ends(table: Table, end: 
             assert ended(table) == [(pytest.approx(0.9), "at the very last")]
 
 
-async def test_it_goes_along_with_a_completion_in_the_own_transaction(table: Table) -> None:
+async def test_it_goes_along_with_a_completion_in_the_own_transaction(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter.Reporter, "_elapse", lambda _: None)  # nobody else writes it
+
     @job()
     def work(input: Input, run: jobs.Run) -> None:  # noqa: ARG001
         run.progress(0.95, "committing")
