@@ -212,6 +212,7 @@ def claim(
     limits: Mapping[str, int] | None = None,
     park_limit: int = 100,
     sweep: bool = False,
+    ahead: bool = False,
 ) -> list[claim_sql.ClaimJobsRow]:
     """`ClaimJobs`; a bare number asks the queue ``q``."""
     asked = {"q": queues} if isinstance(queues, int) else queues
@@ -229,6 +230,7 @@ def claim(
             limits=list((limits or {}).values()),
             park_limit=park_limit,
             sweep=sweep,
+            ahead=ahead,
         ),
     )
 
