@@ -1039,7 +1039,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "CreateSchedule": Statement(
         name="CreateSchedule",
@@ -2093,7 +2093,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just being moved is seen exactly once.",
             "cost": "two unique probes",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by, result",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by, result",
         },
         params=(
             Parameter(
@@ -2275,6 +2275,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -2304,7 +2311,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "GetStaged": Statement(
         name="GetStaged",
@@ -2708,7 +2715,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -2727,7 +2734,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id desc, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulNewest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -2949,6 +2956,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -2964,7 +2978,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListJobsOldest": Statement(
         name="ListJobsOldest",
@@ -2983,7 +2997,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulOldest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -3205,6 +3219,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -3220,7 +3241,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListLockHolders": Statement(
         name="ListLockHolders",
@@ -3777,7 +3798,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsNewest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -3999,6 +4020,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -4014,7 +4042,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListUnsuccessfulOldest": Statement(
         name="ListUnsuccessfulOldest",
@@ -4032,7 +4060,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsOldest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -4254,6 +4282,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -4269,7 +4304,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListWorkers": Statement(
         name="ListWorkers",
@@ -5523,7 +5558,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "ReadResult": Statement(
         name="ReadResult",
