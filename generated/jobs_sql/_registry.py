@@ -5085,7 +5085,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="375ef9ebffa821cd1e1f89118de7e066f4fcb2e0677529d0856ef65e63a6a225",
+        sha256="88254e87711a3f944365b3ff7cb8dc9aba7378080b0863a0de7231bc715eee80",
     ),
     "PruneOutbox": Statement(
         name="PruneOutbox",
@@ -6594,7 +6594,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="a691711ea75f24efc1ebcc063c66473397a71507f7d452164176803f8741ccdc",
+        sha256="6d1d669f25b381a4c76080e31b18daba51fdcc10311babf3d387b2ad1cd84d2c",
     ),
     "StageJobs": Statement(
         name="StageJobs",
@@ -6826,7 +6826,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="375ef9ebffa821cd1e1f89118de7e066f4fcb2e0677529d0856ef65e63a6a225",
+        sha256="88254e87711a3f944365b3ff7cb8dc9aba7378080b0863a0de7231bc715eee80",
     ),
     "TickScheduler": Statement(
         name="TickScheduler",
