@@ -14,10 +14,14 @@
 --     slot_job_key, job_blocked_idx, job_keyed_idx
 -- fence: raises claims on each row; a rescue also sets revoked to the token it took away. The
 --     primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried.
+--     A job claimed with @ahead may not have begun when its lease lapses: that attempt does not
+--     count, once, since no rescue is @ahead.
 -- clock: now() for what is due and for the lease, so a slow statement shortens the lease, never
 --     lengthens it
--- rows: verdict claimed (run it), buried or refused (already ended here, tell the settle hook). In
---     no order. Never more claimed of a queue than its free slots; the queues asked are distinct.
+-- rows: verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without
+--     a dead letter), because the lease lapsed on the last attempt; refused; cancelled (the lease
+--     lapsed, and a cancel had been asked for or a waiting sibling does the work). In no order.
+--     Never more claimed of a queue than its free slots; the queues asked are distinct.
 --     Other verdicts are no jobs, and only the key and the queue of their rows mean something:
 --     parked (jobs of this key were parked: promote it once this has committed), again (a slot of
 --     this key went to another claim, and the job was left ready: claim again), blocked (with
@@ -104,8 +108,9 @@ lapsed as materialized (
             j.input,
             case
                 when j.cancel_requested_at is not null then 'cancelled'
-                when j.attempt >= j.max_attempts and j.dead_letter then 'dead'
-                when j.attempt >= j.max_attempts then 'failed'
+                when
+                    j.attempt - case when j.ahead then 1 else 0 end >= j.max_attempts
+                    then case when j.dead_letter then 'dead' else 'failed' end
                 when
                     j.idempotency_scope = 'waiting'
                     and exists (
@@ -524,7 +529,8 @@ claimed as (
         worker = @worker::text,
         claims = j.claims + 1,
         revoked = case when j.state = 'running' then j.claims else j.revoked end,
-        attempt = j.attempt + 1,
+        attempt = case when j.state = 'running' and j.ahead then j.attempt else j.attempt + 1 end,
+        ahead = @ahead::boolean,
         last_error = case
             when j.state = 'running'
                 then
@@ -636,7 +642,7 @@ select
 from claimed as c
 union all
 select
-    'buried'::text,
+    (case l.fate when 'dead' then 'buried' else l.fate end)::text,
     l.id,
     l.run_id,
     l.queue,

@@ -268,6 +268,7 @@ class Claimer:
                 limits=self._slots.limits,
                 park_limit=_PARK_LIMIT,
                 sweep=sweep,
+                ahead=ask.ahead,
                 worker=self._config.name,
                 lease=self._config.lease,
             ),

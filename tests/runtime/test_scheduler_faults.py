@@ -17,6 +17,7 @@ from psycopg.types.json import Json
 
 import jobs
 import jobs.control as control
+from jobs.scheduler.dispatcher import Dispatcher, storable
 from tests.lint import tree
 from tests.runtime.ticking import (
     SECOND,
@@ -143,6 +144,28 @@ class TestFunctions:
         assert occurrences == sorted(set(occurrences))
         assert logged(caplog, "jobs.scheduler.task_failed") != []
 
+    async def test_what_cannot_fire_is_waited_for(
+        self, database: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        """A schedule that is due and fails is no reason to go round without a pause."""
+        rounds = 0
+        honest = Dispatcher._round
+
+        async def counted(self: Dispatcher) -> None:
+            nonlocal rounds
+            rounds += 1
+            await honest(self)
+
+        monkeypatch.setattr(Dispatcher, "_round", counted)
+
+        @each_second()
+        def failing() -> list[jobs.Entry]:
+            raise KeyError("always")
+
+        async with scheduling(database, failing) as scheduler:
+            await until(lambda: scheduler.stats().failed >= 2, "two tries")
+            assert rounds < 200
+
     async def test_what_does_not_fit_a_model(self, database: str):
         @each_second()
         def odd() -> Iterator[jobs.Entry]:
@@ -188,11 +211,15 @@ class TestFunctions:
     async def test_an_error_that_cannot_be_stored_as_it_is(self, database: str):
         @each_second()
         def binary() -> list[jobs.Entry]:
-            raise ValueError("a\0b\ud800" + "x" * 10_000)
+            raise ValueError("a\0b" + "x" * 10_000)
 
         async with scheduling(database, binary):
-            await until(lambda: "a\\0b?" in error_of(database, "binary"), "the mark")
+            await until(lambda: "a\\0bx" in error_of(database, "binary"), "the mark")
         assert len(error_of(database, "binary")) <= 2_000
+
+    def test_what_no_database_takes_is_spelt_out(self):
+        assert storable("a\0b\ud800") == "a\\0b\\ud800"
+        assert len(storable("x" * 10_000)) == 2_000
 
     async def test_a_stop_does_not_wait_for_one_that_hangs(self, database: str):
         release, called = threading.Event(), threading.Event()
@@ -250,7 +277,9 @@ class TestIdle:
 
     async def test_a_round_that_has_nothing_to_fire_sends_nothing(self, database: str):
         store(database, "later", cron="0 0 1 1 *", every=None)
-        async with scheduling(database, lease=timedelta(minutes=5), refresh=timedelta(minutes=1)):
+        rarely = {"lease": timedelta(minutes=5), "refresh": timedelta(minutes=1)}
+        async with scheduling(database, **rarely) as scheduler:
+            await until(lambda: scheduler.stats().schedules == 1, "it to be known")
             execute(database, "create extension if not exists pg_stat_statements schema public")
             execute(
                 database,

@@ -104,6 +104,7 @@ class TestSlots:
             limits=[],
             park_limit=0,
             sweep=False,
+            ahead=False,
         )
         assert len(rows) == len({row.id for row in rows}) == 5
 
