@@ -1842,7 +1842,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -4471,7 +4471,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4714,7 +4714,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -5972,7 +5972,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6065,7 +6065,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
