@@ -1842,7 +1842,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -4506,7 +4506,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4749,7 +4749,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -6007,7 +6007,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6100,7 +6100,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
