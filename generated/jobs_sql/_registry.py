@@ -1047,7 +1047,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "CreateSchedule": Statement(
         name="CreateSchedule",
@@ -1842,7 +1842,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -2101,7 +2101,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just being moved is seen exactly once.",
             "cost": "two unique probes",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by, result",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by, result",
         },
         params=(
             Parameter(
@@ -2283,6 +2283,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -2312,7 +2319,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "GetStaged": Statement(
         name="GetStaged",
@@ -2716,7 +2723,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -2735,7 +2742,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id desc, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulNewest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -2957,6 +2964,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -2972,7 +2986,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListJobsOldest": Statement(
         name="ListJobsOldest",
@@ -2991,7 +3005,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulOldest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -3213,6 +3227,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -3228,7 +3249,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListLockHolders": Statement(
         name="ListLockHolders",
@@ -3785,7 +3806,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsNewest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -4007,6 +4028,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -4022,7 +4050,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListUnsuccessfulOldest": Statement(
         name="ListUnsuccessfulOldest",
@@ -4040,7 +4068,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsOldest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -4262,6 +4290,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -4277,7 +4312,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListWorkers": Statement(
         name="ListWorkers",
@@ -4471,7 +4506,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4714,7 +4749,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -5058,7 +5093,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="375ef9ebffa821cd1e1f89118de7e066f4fcb2e0677529d0856ef65e63a6a225",
+        sha256="88254e87711a3f944365b3ff7cb8dc9aba7378080b0863a0de7231bc715eee80",
     ),
     "PruneOutbox": Statement(
         name="PruneOutbox",
@@ -5531,7 +5566,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "ReadResult": Statement(
         name="ReadResult",
@@ -5972,7 +6007,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6065,7 +6100,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -6567,7 +6602,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="5c8615101b631670988069dae37aa5d88ca75640bb076972ca0bc0daee120ac9",
+        sha256="4477ae4a626853990c3a66c0b9e8bab9f417e3dae82cea80552ba5e3df69f72b",
     ),
     "StageJobs": Statement(
         name="StageJobs",
@@ -6799,7 +6834,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="375ef9ebffa821cd1e1f89118de7e066f4fcb2e0677529d0856ef65e63a6a225",
+        sha256="88254e87711a3f944365b3ff7cb8dc9aba7378080b0863a0de7231bc715eee80",
     ),
     "TickScheduler": Statement(
         name="TickScheduler",

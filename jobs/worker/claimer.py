@@ -167,7 +167,7 @@ class Claimer:
                 await self._slots.send(self._link)
                 if self._looks or time.monotonic() >= due:
                     self._looks = False
-                    wait = 0.0 if self._stopping else await self._look()
+                    wait = 0.0 if self._stopping else min(await self._look(), BEAT_EVERY)
                     due = time.monotonic() + wait
                 wait = 0.0 if self._slots.pending else due - time.monotonic()
             except Exception as error:  # the loop outlives whatever one claim raises
@@ -289,7 +289,6 @@ class Claimer:
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, unless a slot worth filling or a stop ends the wait."""
-        seconds = min(seconds, BEAT_EVERY)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
