@@ -193,6 +193,22 @@ def seed(conn: Connection[Any], count: int, **columns: str) -> list[UUID]:
 
 # --- claim, renew, settle
 
+#: A claim that is not steered: every queue from its oldest due job, tenants not told apart.
+STRAIGHT: dict[str, Any] = {
+    "turns": [],
+    "mosts": [],
+    "floor_ats": [],
+    "floor_ids": [],
+    "by_tenant": False,
+    "tenant_room": 0,
+    "tenants": [],
+    "tenant_rooms": [],
+    "lane_starts": [],
+    "lane_limit": 0,
+    "stretch": 0,
+    "blanks_hop": 0,
+}
+
 
 def claim(
     conn: Connection[Any],
@@ -202,8 +218,9 @@ def claim(
     lease: dt.timedelta = MINUTE,
     rescue: bool = False,
     rescue_limit: int = 100,
+    **steer: Any,
 ) -> list[claim_sql.ClaimJobsRow]:
-    """`ClaimJobs`; a bare number asks the queue ``q``."""
+    """`ClaimJobs`; a bare number asks the queue ``q``. ``steer``: see `STRAIGHT`."""
     asked = {"q": queues} if isinstance(queues, int) else queues
     return strict(
         claim_sql.ClaimJobsRow,
@@ -215,6 +232,7 @@ def claim(
             lease=lease,
             rescue=rescue,
             rescue_limit=rescue_limit,
+            **(STRAIGHT | steer),
         ),
     )
 

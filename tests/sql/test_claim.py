@@ -13,6 +13,7 @@ from tests.sql import tables
 from tests.sql.calls import (
     HOUR,
     MINUTE,
+    STRAIGHT,
     Settle,
     claim,
     claim_ids,
@@ -100,6 +101,7 @@ class TestSlots:
             lease=MINUTE,
             rescue=False,
             rescue_limit=0,
+            **STRAIGHT,
         )
         assert len(rows) == len({row.id for row in rows}) == 5
 
