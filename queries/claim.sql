@@ -17,7 +17,7 @@
 --     never heap-only because state is indexed. The running rows are looked at only when @rescue is
 --     set, and then only those older than one lease. No sort, no sequential scan.
 -- nullable: traceparent, enqueued_by
-with /* jobs:claim_jobs */ recursive request as (
+with /* jobs:claim_jobs */ request as (
     select
         asked.queue,
         asked.free,
@@ -114,202 +114,6 @@ lapsed as materialized (
     ) as found
 ),
 
-lane as (
-    select
-        r.queue,
-        r.place,
-        t.turn,
-        coalesce((@turns::integer[])[r.place + t.turn - 3], t.turn) as priority,
-        0 as hop,
-        origin.tenant as start,
-        origin.tenant as tenant,
-        false as wrapped
-    from request as r
-    cross join generate_series(0, 3) as t (turn)
-    cross join
-        lateral (
-            select coalesce((@lane_starts::text[])[r.place + t.turn - 3], '') as tenant
-        ) as origin
-    where @by_tenant::boolean
-    union all
-    select
-        l.queue,
-        l.place,
-        l.turn,
-        l.priority,
-        l.hop + 1,
-        l.start,
-        coalesce(ahead.tenant, ''),
-        l.wrapped or ahead.tenant is null
-    from lane as l
-    cross join
-        lateral (
-            select (
-                select j.tenant
-                from jobs.job as j
-                where
-                    j.queue = l.queue
-                    and j.priority = l.priority
-                    and j.state = 'ready'
-                    and j.tenant <> ''
-                    and j.tenant > l.tenant
-                order by j.tenant
-                limit 1
-            ) as tenant
-        ) as ahead
-    where
-        l.hop < @lane_limit::integer
-        and case
-            when ahead.tenant is null then l.start <> '' and not l.wrapped /* from the beginning */
-            else not l.wrapped or ahead.tenant <= l.start
-        end
-),
-
-stretch as materialized (
-    select
-        r.queue,
-        t.turn,
-        seen.priority,
-        seen.id,
-        seen.tenant,
-        seen.available_at,
-        seen.run_id,
-        seen.created_at,
-        row_number() over (
-            partition by r.queue, t.turn order by seen.available_at, seen.id
-        ) as place
-    from request as r
-    cross join generate_series(0, 3) as t (turn)
-    cross join
-        lateral (
-            select
-                j.id,
-                j.tenant,
-                j.priority,
-                j.available_at,
-                j.run_id,
-                j.created_at
-            from jobs.job as j
-            where
-                @by_tenant::boolean
-                and j.queue = r.queue
-                and j.priority = coalesce((@turns::integer[])[r.place + t.turn - 3], t.turn)
-                and j.state = 'ready'
-                and j.available_at <= now()
-                and (j.available_at, j.id) > (
-                    coalesce((@floor_ats::timestamptz[])[r.place + t.turn - 3], '-infinity'::timestamptz),
-                    coalesce(
-                        (@floor_ids::uuid[])[r.place + t.turn - 3],
-                        '00000000-0000-0000-0000-000000000000'::uuid
-                    )
-                )
-            order by j.available_at, j.id
-            limit @stretch::integer
-        ) as seen
-),
-
-way as materialized (
-    select
-        l.queue,
-        l.turn,
-        l.priority,
-        l.hop,
-        l.tenant,
-        coalesce(listed.room, @tenant_room::integer) as room
-    from lane as l
-    left join (
-        select
-            unnest(@tenants::text[]) as tenant,
-            unnest(@tenant_rooms::integer[]) as room
-    ) as listed on l.tenant = listed.tenant
-    where l.hop > 0 and l.tenant <> ''
-    union all
-    select
-        r.queue,
-        t.turn,
-        0,
-        @blanks_hop::integer,
-        '',
-        null::integer
-    from request as r
-    cross join generate_series(0, 3) as t (turn)
-    where @by_tenant::boolean
-),
-
-fair as materialized (
-    select
-        found.id,
-        r.queue,
-        found.turn,
-        found.hop,
-        row_number() over (
-            partition by found.tenant order by r.place, found.turn, found.hop, found.nth
-        ) as nth,
-        case when found.tenant <> '' then found.room end as room
-    from request as r
-    cross join lateral (
-        select
-            way.turn,
-            way.hop,
-            way.tenant,
-            way.room,
-            taken.id,
-            row_number() over () as nth
-        from (
-            select
-                w.turn,
-                w.hop,
-                w.tenant,
-                w.priority,
-                w.room
-            from way as w
-            where w.queue = r.queue
-            order by w.turn, w.hop
-        ) as way
-        cross join lateral (
-            select inlane.id
-            from (
-                select j.id
-                from jobs.job as j
-                where
-                    way.tenant <> ''
-                    and j.queue = r.queue
-                    and j.priority = way.priority
-                    and j.tenant = way.tenant
-                    and j.state = 'ready'
-                    and j.tenant <> ''
-                    and j.available_at <= now()
-                order by j.available_at, j.id
-                limit least(r.free, way.room, (@mosts::integer[])[r.place + way.turn - 3])
-                for no key update of j skip locked
-            ) as inlane
-            union all
-            select blank.id
-            from (
-                select j.id
-                from jobs.job as j
-                where
-                    way.tenant = ''
-                    and j.id = any(array(
-                        select s.id
-                        from stretch as s
-                        where s.queue = r.queue and s.turn = way.turn and s.tenant = ''
-                        order by s.place
-                        limit least(r.free, (@mosts::integer[])[r.place + way.turn - 3])
-                    ))
-                    and j.state = 'ready'
-                for no key update of j skip locked
-            ) as blank
-        ) as taken
-        limit greatest(
-            0,
-            r.free - (
-                select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
-            )
-        )
-    ) as found
-),
-
 due as materialized (
     select found.id
     from request as r
@@ -321,8 +125,7 @@ due as materialized (
                 select j.id
                 from jobs.job as j
                 where
-                    not @by_tenant::boolean
-                    and j.queue = r.queue
+                    j.queue = r.queue
                     and j.priority = coalesce((@turns::integer[])[r.place + t.turn - 3], t.turn)
                     and j.state = 'ready'
                     and j.available_at <= now()
@@ -345,9 +148,25 @@ due as materialized (
         ) /* the rescued take their slots first; the probe stops, and locks nothing more */
     ) as found
     union all
-    select f.id
-    from fair as f
-    where f.nth <= coalesce(f.room, f.nth)
+    select named.id
+    from request as r
+    cross join lateral (
+        select j.id
+        from jobs.job as j
+        where
+            j.id = any(@chosen::uuid[])
+            and j.queue = r.queue
+            and j.state = 'ready'
+            and j.available_at <= now()
+        order by j.id
+        limit greatest(
+            0,
+            r.free - (
+                select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+            )
+        )
+        for no key update of j skip locked
+    ) as named
 ),
 
 buried as (
@@ -496,70 +315,4 @@ select
     l.enqueued_by,
     l.input::text
 from lapsed as l
-where l.fate <> 'rescued'
-union all
-select
-    'passed'::text,
-    '00000000-0000-0000-0000-000000000000'::uuid,
-    '00000000-0000-0000-0000-000000000000'::uuid,
-    p.queue,
-    '',
-    p.tenant,
-    p.priority::smallint,
-    0::bigint,
-    0::bigint,
-    0::bigint,
-    now(),
-    now(),
-    null::text,
-    null::text,
-    ''
-from (
-    select distinct on (l.queue, l.turn)
-        l.queue,
-        l.priority,
-        l.tenant
-    from lane as l
-    where
-        l.hop > 0
-        and (
-            exists (
-                select 1 from fair as f
-                where f.queue = l.queue and f.turn = l.turn and f.hop = l.hop
-            )
-            or (select count(*) from fair as f where f.queue = l.queue) < (
-                select r.free from request as r where r.queue = l.queue limit 1
-            )
-        )
-    order by l.queue, l.turn, l.hop desc
-) as p
-union all
-select
-    'passed'::text,
-    s.id,
-    s.run_id,
-    s.queue,
-    '',
-    '',
-    s.priority,
-    s.blanks,
-    0::bigint,
-    s.place,
-    s.available_at,
-    s.created_at,
-    null::text,
-    null::text,
-    ''
-from (
-    select distinct on (e.queue, e.turn)
-        e.id,
-        e.run_id,
-        e.queue,
-        e.priority,
-        e.place,
-        e.available_at,
-        e.created_at,
-        count(*) filter (where e.tenant = '') over (partition by e.queue, e.turn) as blanks
-    from stretch as e
-    order by e.queue, e.turn, e.place desc
-) as s;
+where l.fate <> 'rescued';

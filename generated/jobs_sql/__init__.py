@@ -5,7 +5,19 @@ The statements of queries/ as typed functions, compiled by codegen/.
 Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
-from . import claim, control, enqueue, inspect, lease, listing, migrate, session, settle, wake
+from . import (
+    claim,
+    control,
+    enqueue,
+    inspect,
+    lease,
+    listing,
+    migrate,
+    session,
+    settle,
+    tenants,
+    wake,
+)
 
 __all__ = [
     "claim",
@@ -17,5 +29,6 @@ __all__ = [
     "migrate",
     "session",
     "settle",
+    "tenants",
     "wake",
 ]

@@ -1,7 +1,8 @@
 """What steers a claim beside the free slots: tenants, limits, priorities, floors.
 
 One object a worker. `steer` says what goes into the statement, `learn` reads its answer. A worker
-without limits and without a backlog sends what it would send without all this.
+that limits tenants makes a choice before each claim instead (`choose`, `chosen`). One without
+limits and without a backlog sends what it would send without all this.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from jobs.worker.floors import Floors, Mark, Reach
+from jobs.worker.floors import Floors, Reach
 from jobs.worker.limits import Grant, Limiter, Limits
 from jobs.worker.tenants import LANES, STRETCH, Rounds
-from jobs.worker.turns import STRICT, Turn, Turns
+from jobs.worker.turns import PRIORITIES, STRICT, Turn, Turns
 from jobs_sql.claim import ClaimJobsRow
+from jobs_sql.tenants import ChooseJobsRow
 
 
 class Steer(NamedTuple):
@@ -28,7 +30,16 @@ class Steer(NamedTuple):
     mosts: list[int]
     floor_ats: list[datetime]
     floor_ids: list[UUID]
-    by_tenant: bool
+    chosen: list[UUID]
+
+
+class Choice(NamedTuple):
+    """Arguments of ``ChooseJobs`` beside queues and free slots, named as in its header."""
+
+    turns: list[int]
+    mosts: list[int]
+    floor_ats: list[datetime]
+    floor_ids: list[UUID]
     tenant_room: int
     tenants: list[str]
     tenant_rooms: list[int]
@@ -38,8 +49,8 @@ class Steer(NamedTuple):
     blanks_hop: int
 
 
-#: Every queue from its oldest due job, in strict order of priority, tenants not told apart.
-STRAIGHT = Steer([], [], [], [], False, 0, [], [], [], 0, 0, 0)
+#: Every queue from its oldest due job, in strict order of priority.
+STRAIGHT = Steer([], [], [], [], [])
 
 
 class Steering:
@@ -70,36 +81,61 @@ class Steering:
         """Let the next claim look at all due jobs."""
         self._floors.force()
 
-    def steer(self, room: Mapping[str, int], now: float) -> Steer:
-        """Where the next claim is to look.
+    @property
+    def by_tenant(self) -> bool:
+        """Whether a claim is preceded by a choice, in one transaction with it."""
+        return self.limiter.limits.by_tenant
+
+    def choose(self, room: Mapping[str, int], now: float) -> Choice:
+        """Where the choice before the next claim is to look.
 
         Args:
             room: What it asks for, by queue, in the order in which it names them.
             now: The time.
         """
-        queues = list(room)
-        turns = [self._turns.turn(queue, count, now) for queue, count in room.items()]
-        orders = [turn.order if turn else STRICT for turn in turns]
-        steer = STRAIGHT
-        if any(turns):
-            steer = _turned(steer, turns, list(room.values()))
         tenants = self.limiter.tenant_room(now)
-        if tenants is not None:
-            self._reaches = dict.fromkeys(queues, "whole")
-            steer = steer._replace(
-                by_tenant=True,
-                tenant_room=tenants.default,
-                tenants=tenants.tenants,
-                tenant_rooms=tenants.rooms,
-                lane_starts=self._rounds.starts(queues, orders),
-                lane_limit=LANES,
-                stretch=STRETCH,
-                blanks_hop=self._rounds.blanks_hop(),
-            )
-            return _from(steer, self._rounds.floors(queues, orders))
-        self._reaches = self._floors.reach(queues, now)
-        marks = self._floors.floors(self._reaches, orders)
-        return steer if marks is None else _from(steer, marks)
+        if tenants is None:
+            raise AssertionError("tenants have no limit here")
+        turns, orders = self._go_through(room, now)
+        queues = list(room)
+        marks = self._rounds.floors(queues, orders)
+        return Choice(
+            *_flat(turns, list(room.values())),
+            [mark.at for mark in marks],
+            [mark.id for mark in marks],
+            tenants.default,
+            tenants.tenants,
+            tenants.rooms,
+            self._rounds.starts(queues, orders),
+            LANES,
+            STRETCH,
+            self._rounds.blanks_hop(),
+        )
+
+    def chosen(self, room: Mapping[str, int], rows: Sequence[ChooseJobsRow]) -> Steer:
+        """The claim of what a choice has found."""
+        self._rounds.learn(list(room), rows)
+        self._reaches = dict.fromkeys(room, "whole")
+        ids = [row.id for row in rows if row.kind == "job"]
+        return STRAIGHT._replace(mosts=[0] * len(room) * PRIORITIES, chosen=ids)
+
+    def steer(self, room: Mapping[str, int], now: float) -> Steer:
+        """Where the next claim is to look, where tenants are not told apart; as `choose`."""
+        turns, orders = self._go_through(room, now)
+        self._reaches = self._floors.reach(list(room), now)
+        marks = self._floors.floors(self._reaches, orders) or ()
+        return Steer(
+            *_flat(turns, list(room.values())),
+            [mark.at for mark in marks],
+            [mark.id for mark in marks],
+            [],
+        )
+
+    def _go_through(
+        self, room: Mapping[str, int], now: float
+    ) -> tuple[list[Turn | None], list[tuple[int, ...]]]:
+        turns = [self._turns.turn(queue, count, now) for queue, count in room.items()]
+        return turns, [turn.order if turn else STRICT for turn in turns]
 
     def learn(
         self,
@@ -108,7 +144,7 @@ class Steering:
         rows: Sequence[ClaimJobsRow],
         began: float,
         ended: float,
-    ) -> list[ClaimJobsRow]:
+    ) -> None:
         """Read the answer to what was steered last.
 
         Args:
@@ -117,43 +153,31 @@ class Steering:
             rows: The answer.
             began: When it was asked for.
             ended: When it was answered.
-
-        Returns:
-            The rows that are about jobs.
         """
-        by_tenant = self.limiter.limits.by_tenant
-        if by_tenant:
-            self._rounds.learn(list(room), rows)
-            rows = [row for row in rows if row.verdict != "passed"]
         if rescue:
-            return list(rows)  # rescued jobs keep their old due times, and stand in no line
+            return  # rescued jobs keep their old due times, and stood in no line
         found: dict[str, list[ClaimJobsRow]] = {queue: [] for queue in room}
         for row in rows:
             if row.verdict == "claimed":
                 found[row.queue].append(row)
         for queue, count in room.items():
             self._turns.learn(queue, count, found[queue], ended)
-        if not by_tenant:
+        if not self.by_tenant:
             self._floors.learn(self._reaches, room, found, began, ended)
-        return list(rows)
 
     def admit(self, row: ClaimJobsRow, now: float) -> Grant:
         """Count a claimed job against the limits."""
         return self.limiter.admit(row.queue, row.tenant, now)
 
 
-def _turned(steer: Steer, turns: Sequence[Turn | None], room: Sequence[int]) -> Steer:
+def _flat(turns: Sequence[Turn | None], room: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The order of the priorities, and how many of each; empty where all are strict."""
+    if not any(turns):
+        return [], []
     every = [
-        turn or Turn(STRICT, (count,) * len(STRICT))
-        for turn, count in zip(turns, room, strict=True)
+        turn or Turn(STRICT, (count,) * PRIORITIES) for turn, count in zip(turns, room, strict=True)
     ]
-    return steer._replace(
-        turns=[priority for turn in every for priority in turn.order],
-        mosts=[most for turn in every for most in turn.most],
-    )
-
-
-def _from(steer: Steer, marks: Sequence[Mark]) -> Steer:
-    return steer._replace(
-        floor_ats=[mark.at for mark in marks], floor_ids=[mark.id for mark in marks]
+    return (
+        [priority for turn in every for priority in turn.order],
+        [most for turn in every for most in turn.most],
     )

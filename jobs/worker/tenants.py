@@ -13,7 +13,7 @@ from typing import Final
 
 from jobs.worker.floors import START, Mark
 from jobs.worker.turns import PRIORITIES
-from jobs_sql.claim import ClaimJobsRow
+from jobs_sql.tenants import ChooseJobsRow
 
 LANES: Final = 20
 """Tenants that one claim visits at most, of each queue and priority."""
@@ -51,23 +51,22 @@ class Rounds:
         self._blanks_first = not self._blanks_first
         return 0 if self._blanks_first else LANES + 1
 
-    def learn(self, queues: Sequence[str], rows: Sequence[ClaimJobsRow]) -> None:
+    def learn(self, queues: Sequence[str], rows: Sequence[ChooseJobsRow]) -> None:
         """Note how far the rounds have come.
 
         Args:
             queues: Those that were asked.
-            rows: The answer, with the rows of verdict ``passed`` that end each round and stretch.
+            rows: What ``ChooseJobs`` has answered.
         """
         blanks: dict[tuple[str, int], list[Mark]] = {}
-        ends: dict[tuple[str, int], ClaimJobsRow] = {}
+        ends: dict[tuple[str, int], ChooseJobsRow] = {}
         for row in rows:
             place = (row.queue, row.priority)
-            if row.verdict == "passed":
-                if row.tenant:
-                    self._starts[place] = row.tenant
-                else:
-                    ends[place] = row
-            elif row.verdict == "claimed" and not row.tenant:
+            if row.kind == "round":
+                self._starts[place] = row.tenant
+            elif row.kind == "stretch":
+                ends[place] = row
+            elif not row.tenant:
                 blanks.setdefault(place, []).append(Mark(row.available_at, row.id))
         for queue in queues:
             for priority in range(PRIORITIES):
@@ -75,19 +74,15 @@ class Rounds:
                 self._advance(place, ends.get(place), blanks.get(place, []))
 
     def _advance(
-        self, place: tuple[str, int], end: ClaimJobsRow | None, taken: Sequence[Mark]
+        self, place: tuple[str, int], end: ChooseJobsRow | None, taken: Sequence[Mark]
     ) -> None:
-        """Move the beginning of a stretch behind what has been dealt with in it.
-
-        Of the row that ends a stretch ``claims`` says how many jobs it holds, and ``attempt`` how
-        many of them have no tenant.
-        """
+        """Move the beginning of a stretch behind what has been dealt with in it."""
         if end is None:
             self._marks.pop(place, None)
-        elif len(taken) < end.attempt:  # there was no room for all
+        elif len(taken) < end.blanks:  # there was no room for all
             if taken:
                 self._marks[place] = max(taken)
-        elif end.claims < STRETCH:
+        elif end.seen < STRETCH:
             self._marks.pop(place, None)
         else:
             self._marks[place] = Mark(end.available_at, end.id)

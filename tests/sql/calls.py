@@ -199,14 +199,7 @@ STRAIGHT: dict[str, Any] = {
     "mosts": [],
     "floor_ats": [],
     "floor_ids": [],
-    "by_tenant": False,
-    "tenant_room": 0,
-    "tenants": [],
-    "tenant_rooms": [],
-    "lane_starts": [],
-    "lane_limit": 0,
-    "stretch": 0,
-    "blanks_hop": 0,
+    "chosen": [],
 }
 
 
