@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from jobs.classify import ErrorClass, ErrorRules
 from jobs.declare import NO_KEY, NO_TENANT, Item, JobHandle, job
 from jobs.enqueue import Enqueued
 from jobs.errors import (
@@ -13,6 +14,7 @@ from jobs.errors import (
     ControlInvalid,
     DatabaseUnreachable,
     DeclarationError,
+    DelayInvalid,
     DuplicateJob,
     DuplicateName,
     EnqueueContended,
@@ -36,13 +38,17 @@ from jobs.errors import (
     ModuleShadowed,
     PageInvalid,
     PayloadUnreadable,
+    RetryAfter,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
+    Terminal,
     UnknownJob,
     UnknownState,
 )
+from jobs.hooks import Settled
 from jobs.ids import uuid7
+from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
@@ -59,11 +65,14 @@ __all__ = [
     "ControlInvalid",
     "DatabaseUnreachable",
     "DeclarationError",
+    "DelayInvalid",
     "DuplicateJob",
     "DuplicateName",
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "ErrorClass",
+    "ErrorRules",
     "IdempotencyRequired",
     "InvalidInput",
     "IsolationUnsupported",
@@ -77,6 +86,7 @@ __all__ = [
     "JobsError",
     "LeaseLost",
     "LoadError",
+    "Middleware",
     "MigrationBusy",
     "MigrationChanged",
     "MigrationError",
@@ -87,10 +97,13 @@ __all__ = [
     "PayloadUnreadable",
     "Registry",
     "Retry",
+    "RetryAfter",
     "Run",
     "SchemaOutdated",
     "SchemaTooNew",
+    "Settled",
     "TenantRequired",
+    "Terminal",
     "UnknownJob",
     "UnknownState",
     "Worker",

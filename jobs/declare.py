@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
+from jobs.classify import NO_RULES, ErrorRules, checked_rules
 from jobs.definition import (
     NAME_LIMIT,
     NO_KEY,
@@ -29,6 +30,7 @@ from jobs.definition import (
 )
 from jobs.errors import DeclarationError, DuplicateName, IdempotencyRequired, TenantRequired
 from jobs.handle import BUILDER, JobHandle
+from jobs.hooks import Hook, checked_hook
 from jobs.payload import text_problem
 from jobs.retry import LONGEST, Retry
 
@@ -60,6 +62,8 @@ class Declaration:
         retry: Retry,
         timeout: timedelta | None,
         priority: int,
+        errors: ErrorRules,
+        on_settled: Hook | None,
     ) -> None:
         self._name = name
         self._settings: dict[str, Any] = {
@@ -70,6 +74,8 @@ class Declaration:
             "retry": retry,
             "timeout": timeout,
             "priority": priority,
+            "errors": errors,
+            "on_settled": on_settled,
         }
 
     @overload
@@ -113,6 +119,8 @@ class _Job(Protocol):
         retry: Retry = DEFAULT_RETRY,
         timeout: timedelta | None = None,
         priority: int = 0,
+        errors: ErrorRules = NO_RULES,
+        on_settled: Hook | None = None,
     ) -> Declaration: ...
 
 
@@ -128,6 +136,8 @@ def _job(
     retry: Retry = DEFAULT_RETRY,
     timeout: timedelta | None = None,
     priority: int = 0,
+    errors: ErrorRules = NO_RULES,
+    on_settled: Hook | None = None,
 ) -> Declaration:
     """Declare a job: decorates a function of its input, and optionally of its run.
 
@@ -147,6 +157,11 @@ def _job(
         retry: What happens after a failed attempt.
         timeout: Longest duration of an attempt; None for no end.
         priority: 0 (runs first) to 3.
+        errors: What errors mean for the next try, by their type: ``"terminal"``, ``"retry"``, a
+            timedelta, or a function of the error that returns one of them or None. Goes before the
+            rules of the registry.
+        on_settled: A function of a `Settled`, called in a worker once the job has ended other than
+            by a cancel; asynchronous or not. At most once: what must happen belongs into the job.
 
     Returns:
         A decorator that returns a `JobHandle`.
@@ -188,6 +203,9 @@ def _job(
             )
     if type(priority) is not int or priority not in PRIORITIES:
         raise DeclarationError(f"priority: must be 0, 1, 2 or 3, and is {priority!r:.200}")
+    errors = checked_rules("errors", errors)
+    if on_settled is not None:
+        checked_hook(on_settled)
     return Declaration(
         queue=queue,
         name=name,
@@ -197,6 +215,8 @@ def _job(
         retry=retry,
         timeout=timeout,
         priority=priority,
+        errors=errors,
+        on_settled=on_settled,
     )
 
 

@@ -12,8 +12,10 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from jobs.classify import ErrorRules, described_rules
 from jobs.enqueue import OnConflict, Row, Target
 from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequired
+from jobs.hooks import Hook
 from jobs.ids import uuid7
 from jobs.payload import Codec, text_problem
 from jobs.retry import LONGEST, Retry
@@ -93,6 +95,8 @@ class Definition(Generic[M]):
         name_stated: Whether the declaration states the name.
         tenant: The function that derives the tenant, or `NO_TENANT`.
         idempotency_key: The function that derives the key, or `NO_KEY`.
+        errors: What errors mean for the next try, by their type.
+        on_settled: What is called when a job has ended, or None.
     """
 
     name: str
@@ -108,6 +112,8 @@ class Definition(Generic[M]):
     name_stated: bool
     tenant: TenantOf
     idempotency_key: KeyOf
+    errors: ErrorRules
+    on_settled: Hook | None
     _codec: Codec[M] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -172,6 +178,8 @@ class Definition(Generic[M]):
             "priority": self.priority,
             "idempotent": self.idempotent,
             "idempotency_scope": self.idempotency_scope,
+            "errors": described_rules(self.errors),
+            "on_settled": self.on_settled is not None,
         }
 
     # -- from arguments to rows -------------------------------------------------------------------

@@ -5,49 +5,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from datetime import timedelta
 from uuid import UUID
 
+from jobs import error_install
+from jobs.error_base import JobsError as JobsError
 
-class JobsError(Exception):
-    """Base of all errors of the library. They can be pickled.
-
-    Attributes:
-        code: Stable identifier, also the anchor in ``docs/errors.md``.
-        cause: What went wrong, in one line.
-        fix: What to do about it, in one sentence.
-        index: Position of the bad item in a bulk call, else None.
-    """
-
-    code: ClassVar[str] = "JOBS_ERROR"
-    cause: str
-    fix: str = "See docs/errors.md."
-    index: int | None = None
-
-    def __init__(self, cause: str, *, fix: str | None = None) -> None:
-        super().__init__(cause)
-        self.cause = cause
-        if fix is not None:
-            self.fix = fix
-
-    def __str__(self) -> str:
-        return f"{self.cause} [{self.code}] Fix: {self.fix}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.args, self.__dict__)
-
-    def at_item(self, index: int) -> None:
-        """Note that the error is about the item at ``index`` of a bulk call."""
-        self.index = index
-        self.cause = f"item {index}: {self.cause}"
-        self.args = (self.cause,)
-
-
-def _restore(kind: type[JobsError], args: tuple[Any, ...], state: dict[str, Any]) -> JobsError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+MigrationBusy = error_install.MigrationBusy
+MigrationChanged = error_install.MigrationChanged
+MigrationError = error_install.MigrationError
+MigrationInTransaction = error_install.MigrationInTransaction
+MigrationRightsMissing = error_install.MigrationRightsMissing
+SchemaOutdated = error_install.SchemaOutdated
+SchemaTooNew = error_install.SchemaTooNew
 
 
 class DeclarationError(JobsError, ValueError):
@@ -283,6 +253,78 @@ class JobTimeout(JobsError, TimeoutError):
     fix = "Raise timeout=..., or make the job shorter."
 
 
+class DelayInvalid(JobsError, ValueError):
+    """Raised inside a run that snoozes, or asks for a later try, for what is no time."""
+
+    code = "JOB_DELAY_INVALID"
+    fix = "Pass a timedelta, or seconds from 0 up."
+
+
+class Terminal(JobsError):
+    """Raise it, or a class derived from it, where no further try of a job can help.
+
+    The job ends at once, as dead (or failed), with the stop reason ``terminal``, however many
+    attempts are left. ``raise jobs.Terminal("the account is closed") from error`` keeps the error
+    that told you in the traceback.
+    """
+
+    code = "JOB_TERMINAL"
+    fix = "Remove the cause, then requeue the job with `jobs requeue`."
+    # for a derived class whose __init__ does not call this one
+    cause: str = "the job cannot succeed"
+
+    def __init__(self, cause: str = "the job cannot succeed", *, fix: str | None = None) -> None:
+        super().__init__(cause, fix=fix)
+
+
+class RetryAfter(JobsError):
+    """Raise it where a job failed for now and it is known when another try is worth making.
+
+    The attempt has failed and counts. The next one, if any is left, comes after ``delay`` instead
+    of the delay of the curve, and not later than the ``max_delay`` of the job's `Retry`.
+
+    Attributes:
+        delay: How long to wait, from 0 up.
+    """
+
+    code = "JOB_RETRY_AFTER"
+    fix = "None is needed while attempts are left: the job is tried again after the delay."
+    cause: str = "the job asks to be tried again later"
+
+    def __init__(
+        self,
+        delay: timedelta | float,
+        cause: str = "the job asks to be tried again later",
+        *,
+        fix: str | None = None,
+    ) -> None:
+        """
+        Args:
+            delay: A timedelta, or seconds. Comes from outside more often than not, so a negative
+                one counts as 0 and an endless one as the longest there is.
+            cause: What went wrong, in one line.
+            fix: What to do about it.
+
+        Raises DelayInvalid for what is no time.
+        """
+        super().__init__(cause, fix=fix)
+        self.delay = bounded_delay(delay)
+
+
+LONGEST_DELAY = timedelta(days=3_653)
+"""The longest delay, timeout or ceiling that is accepted anywhere: ten years."""
+
+
+def bounded_delay(delay: timedelta | float) -> timedelta:
+    """Return a time to wait, from 0 to `LONGEST_DELAY`. Raises DelayInvalid for what is no time."""
+    if isinstance(delay, timedelta):
+        return min(max(delay, timedelta()), LONGEST_DELAY)
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or delay != delay:
+        raise DelayInvalid(f"the delay is {delay!r:.200}, which is neither timedelta nor seconds")
+    longest = LONGEST_DELAY.total_seconds()
+    return LONGEST_DELAY if delay >= longest else timedelta(seconds=max(delay, 0))
+
+
 class CompletionRolledBack(JobsError):
     """Recorded when a run called complete() but the transaction around it did not commit."""
 
@@ -297,77 +339,6 @@ class UnknownJob(JobsError):
     fix = (
         "Register the module that declares it; meanwhile the job waits for a process that knows it."
     )
-
-
-class MigrationError(JobsError):
-    """Base of what can go wrong while installing or checking the schema."""
-
-    code = "JOB_MIGRATION_FAILED"
-
-
-class MigrationRightsMissing(MigrationError):
-    """Raised before anything is changed when the role lacks a right that installing needs.
-
-    Attributes:
-        missing: What is missing, for example ``("create on schema jobs",)``.
-        grants: The statements that give it, for the owner to review and run.
-    """
-
-    code = "JOB_MIGRATION_RIGHTS_MISSING"
-    fix = "Grant the rights named in the message, or let the owner run `jobs migrate --print`."
-
-    def __init__(
-        self,
-        cause: str,
-        *,
-        missing: tuple[str, ...] = (),
-        grants: tuple[str, ...] = (),
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(cause, fix=fix)
-        self.missing = missing
-        self.grants = grants
-
-
-class MigrationBusy(MigrationError):
-    """Raised when other sessions kept a table, or the migration lock, for too long.
-
-    Nothing was changed. Each try gave up after a short wait, so that nobody queued behind it.
-    """
-
-    code = "JOB_MIGRATION_BUSY"
-    fix = "End the sessions named in the message or wait for them, then run `jobs migrate` again."
-
-
-class MigrationInTransaction(MigrationError):
-    """Raised when migrate() is given a connection that is already in a transaction.
-
-    It needs its own, to give locks back while others wait and to try again.
-    """
-
-    code = "JOB_MIGRATION_IN_TRANSACTION"
-    fix = "Pass a connection with no transaction open, or a connection string."
-
-
-class MigrationChanged(MigrationError):
-    """Raised when an applied schema file differs from the one that ships with this version."""
-
-    code = "JOB_MIGRATION_CHANGED"
-    fix = "Install the version of sql-jobs that applied it, then upgrade to a released version."
-
-
-class SchemaOutdated(MigrationError):
-    """Raised when the installed schema is older than this version of the library needs."""
-
-    code = "JOB_SCHEMA_OUTDATED"
-    fix = "Run `jobs migrate`."
-
-
-class SchemaTooNew(MigrationError):
-    """Raised when the database has schema files that this version of the library does not know."""
-
-    code = "JOB_SCHEMA_TOO_NEW"
-    fix = "Upgrade sql-jobs in this process."
 
 
 class DatabaseUnreachable(JobsError, ConnectionError):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
+from jobs.classify import NO_RULES, ErrorRules, checked_rules
 from jobs.declare import JobHandle, place
 from jobs.errors import ConfigError, DeclarationError, DuplicateName, ModuleShadowed
+from jobs.middleware import Middleware, checked_middleware
 
 
 @final
@@ -19,22 +21,47 @@ class Registry:
     """The jobs that some modules export. Made by `Registry.of`; it never changes.
 
     Iteration is in the order of the names by code point, whatever the locale.
+
+    Attributes:
+        errors: What errors mean for the next try of any of its jobs, by their type.
+        middleware: What is entered around every run of any of its jobs, the first outermost.
     """
 
-    def __init__(self, jobs: dict[str, JobHandle[Any]]) -> None:
+    def __init__(
+        self,
+        jobs: dict[str, JobHandle[Any]],
+        errors: ErrorRules = NO_RULES,
+        middleware: tuple[Middleware, ...] = (),
+    ) -> None:
         self._jobs = {name: jobs[name] for name in sorted(jobs)}
+        self.errors = errors
+        self.middleware = middleware
 
     @classmethod
-    def of(cls, *modules: ModuleType) -> Registry:
+    def of(
+        cls,
+        *modules: ModuleType,
+        errors: ErrorRules = NO_RULES,
+        middleware: Iterable[Middleware] = (),
+    ) -> Registry:
         """Collect the jobs of modules: their public names that are bound to a `JobHandle`.
 
         Anything else in a module is ignored. A job that several modules export under one name
         counts once.
 
+        Args:
+            modules: Modules that declare or import jobs.
+            errors: As for `jobs.job`, for all of these jobs; the rules of a job go before them.
+            middleware: Functions of the run that return a context manager, entered around every run
+                of these jobs, inside the middleware of the worker.
+
         Raises:
             DuplicateName: Two jobs have one name, or one job is exported under two names.
-            DeclarationError: Something else than a module is given.
+            DeclarationError: Something else than a module is given, or a rule that is none.
+            ConfigError: ``middleware`` is no list of functions.
         """
+        errors = checked_rules("errors", errors)
+        around = checked_middleware("middleware", middleware)
         exports: dict[int, tuple[str, str]] = {}
         found: dict[str, JobHandle[Any]] = {}
         for module in modules:
@@ -57,7 +84,7 @@ class Registry:
                     raise DuplicateName(
                         f"two jobs have the name {value.name!r}: {place(other)} and {place(value)}"
                     )
-        return cls(found)
+        return cls(found, errors, around)
 
     def get(self, name: str) -> JobHandle[Any] | None:
         """Return the job of that name, or None."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from jobs.errors import DeclarationError
+from jobs.errors import LONGEST_DELAY, DeclarationError
 
 logger = logging.getLogger("jobs")
 
 Curve: TypeAlias = Literal["exponential", "linear", "fixed"]
 Backoff: TypeAlias = Curve | Callable[[int], "timedelta | float"]
 
-LONGEST: Final = timedelta(days=3_653)
+LONGEST: Final = LONGEST_DELAY
 """The longest delay, timeout or ceiling that is accepted anywhere: ten years."""
 
 MOST_ATTEMPTS: Final = 2**31 - 1
@@ -27,6 +27,18 @@ _CURVES: Final = ("exponential", "linear", "fixed")
 _MICROSECOND: Final = timedelta(microseconds=1)
 # 2^62 times even a microsecond is far above any ceiling.
 _MOST_DOUBLINGS: Final = 62
+
+
+def is_final(attempt: int, attempts: int) -> bool:
+    """Whether a failure of an attempt ends the job, whatever the error.
+
+    The statement that settles compares the same two columns of the row.
+
+    Args:
+        attempt: Number of the attempt, from 1.
+        attempts: How often the job is tried at most.
+    """
+    return attempt >= attempts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +86,7 @@ class Retry:
 
     def final(self, attempt: int) -> bool:
         """Whether a failure of this attempt (counted from 1) ends the job."""
-        return attempt >= self.attempts
+        return is_final(attempt, self.attempts)
 
     def delay_for(self, attempt: int, rng: random.Random | None = None) -> timedelta:
         """Return how long the job waits after the failure of an attempt.

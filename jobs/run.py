@@ -8,18 +8,22 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from jobs.errors import CompletionOutsideTransaction, LeaseLost
+from jobs.classify import Snoozed
+from jobs.errors import LONGEST_DELAY, CompletionOutsideTransaction, DelayInvalid, LeaseLost
+from jobs.retry import is_final
 from jobs_sql.settle import SettleJobsRow, settle_jobs, settle_jobs_async
 
 # Somebody else touches the row (a renewal): how often and how long to ask again, in seconds.
 _AGAIN_PAUSE = 0.02
 _AGAIN_TRIES = 250
+# Two threads of one function may begin to wait at the same time.
+_MAKING = threading.Lock()
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +58,9 @@ class Run:
     created_at: datetime
     traceparent: str | None = None
     enqueued_by: str | None = None
-    _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _cancelled: bool = field(default=False, repr=False)
+    # Made by whoever waits for the flag; most never do.
+    _cancelled_event: threading.Event | None = field(default=None, repr=False)
     # complete() was called: the outcome is decided by a transaction, and the worker asks for it.
     _completion_asked: bool = field(default=False, repr=False)
     # It landed there, so that the job's row may be locked or gone without the lease being lost.
@@ -63,7 +69,7 @@ class Run:
     @property
     def final(self) -> bool:
         """Whether a failure of this attempt ends the job."""
-        return self.attempt >= self.max_attempts
+        return is_final(self.attempt, self.max_attempts)
 
     @property
     def cancelled(self) -> bool:
@@ -74,7 +80,52 @@ class Run:
         stop by raising something. A function that returns says that its work is done, and a job is
         completed then whatever this was.
         """
-        return self._cancelled.is_set()
+        return self._cancelled
+
+    def wait_cancelled(self, timeout: float | None = None) -> bool:
+        """Wait until the run should stop, in a synchronous function that would sleep otherwise.
+
+        Blocks the thread, so never call it in an asynchronous function: that one is cancelled.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+
+        Returns:
+            `cancelled`: False where the time was up first.
+        """
+        event = self._cancelled_event
+        if event is None:
+            with _MAKING:
+                event = self._cancelled_event = self._cancelled_event or threading.Event()
+        # The flag is set before the event is looked for, and looked at after the event was made.
+        return self._cancelled or event.wait(timeout)
+
+    def _cancel(self) -> None:
+        """Tell the function that it should stop. Of the worker; may be called by any thread."""
+        self._cancelled = True
+        if (event := self._cancelled_event) is not None:
+            event.set()
+
+    def snooze(self, delay: timedelta) -> NoReturn:
+        """End this run and have the job run again later, as if it had not been tried now.
+
+        Uses no attempt, is no error and counts for nothing. Never returns: it raises what carries
+        the delay out of the function, which is no `Exception`, so that only a bare ``except`` or
+        one of BaseException can hold it up. What the function has done is done, and the next run
+        begins from the start.
+
+        Args:
+            delay: Until the job is due again, by the database's clock; up to ten years.
+
+        Raises DelayInvalid for what is no time, or a negative one: the attempt fails then.
+        """
+        if not isinstance(delay, timedelta) or not timedelta() <= delay <= LONGEST_DELAY:
+            raise DelayInvalid(
+                f"job {self.id} snoozes for {delay!r:.200}, expected a timedelta from 0 to "
+                f"{LONGEST_DELAY.days} days",
+                fix="Pass a timedelta, for example timedelta(minutes=5).",
+            )
+        raise Snoozed(delay)
 
     @overload
     def complete(self, conn: psycopg.Connection[Any]) -> None: ...

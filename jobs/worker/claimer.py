@@ -1,4 +1,4 @@
-"""The claim loop: ask for as many due jobs as there are free slots, again and again."""
+"""The claim loop: ask for due jobs, as many as `Demand` says, again and again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine
 from random import uniform
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from jobs.errors import JobsError
 from jobs.service.link import Link
 from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
+from jobs.worker.demand import Ask, Demand
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
 from jobs_sql.wake import prune_wakes_async
 
@@ -34,9 +35,9 @@ Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]
 
 
 class Claimer:
-    """One loop over one connection, and the count of the slots in use.
+    """One loop over one connection.
 
-    A pass is one statement over every queue that has a free slot. After a full answer the next pass
+    A pass is one statement over every queue that wants jobs. After a full answer the next pass
     comes as soon as a slot of that queue is free, otherwise after a wait (see `Pace`).
     """
 
@@ -44,6 +45,7 @@ class Claimer:
         self,
         link: Link,
         config: WorkerConfig,
+        demand: Demand,
         take: Callable[[list[ClaimJobsRow], float], None],
         choked: Callable[[], bool],
         busy: Callable[[], bool],
@@ -53,6 +55,7 @@ class Claimer:
         Args:
             link: Connection of this loop alone.
             config: Settings of the worker.
+            demand: What to ask for.
             take: Called with the rows of an answer and the monotonic time when they were asked for.
             choked: Whether nothing should be claimed for now; `relieve` is called when that may
                 be over.
@@ -61,31 +64,17 @@ class Claimer:
         """
         self._link = link
         self._config = config
+        self._demand = demand
         self._take = take
         self._choked = choked
         self._busy = busy
         self._idle = idle
-        self._used = dict.fromkeys(config.queues, 0)
-        # Queues that answered a claim in full: a freed slot there is worth a look.
-        self._hungry: set[str] = set()
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
-        self._look_every = min(1.0, config.lease.total_seconds() / 6)
-        self._looked_at = float("-inf")
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
         self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
         self._was_choked = False
         self._woken = asyncio.Event()
         self._stopping = False
-
-    def begin(self, queue: str) -> None:
-        """A slot of the queue is taken."""
-        self._used[queue] += 1
-
-    def end(self, queue: str) -> None:
-        """A slot of the queue is free."""
-        self._used[queue] -= 1
-        if queue in self._hungry:
-            self.wake()
 
     def wake(self) -> None:
         """Look again now."""
@@ -93,14 +82,9 @@ class Claimer:
 
     def hear(self, queue: str) -> None:
         """Something was enqueued, in a queue that may not be ours."""
-        slots = self._config.queues.get(queue)
-        if slots is None:
-            return
-        if self._used[queue] < slots:
+        if self._demand.hears(queue):
             self._pace.heard()
             self.wake()
-        else:
-            self._hungry.add(queue)
 
     def trust(self, live: bool) -> None:
         """Enqueues are heard from now on, so that looks may be rarer; or they are not."""
@@ -159,38 +143,27 @@ class Claimer:
             if not answer.done():
                 answer.set_result(failure)
 
-    def _room(self) -> dict[str, int]:
-        """Free slots of each queue that has any."""
+    def _ask(self, now: float) -> Ask | None:
         self._was_choked = self._choked()
-        if self._was_choked:
-            return {}
-        slots = self._config.queues
-        return {q: slots[q] - n for q, n in self._used.items() if n < slots[q]}
+        return None if self._was_choked else self._demand.ask(now)
 
     async def _pass(self) -> float:
         """Claim once; return the seconds to wait unless woken."""
-        room = self._room()
-        if not room:
+        asked_at = time.monotonic()
+        ask = self._ask(asked_at)
+        if ask is None:
             return self._config.idle_poll.total_seconds()  # woken long before by a free slot
         busy = self._busy()  # asked before: a retry may become due behind the back of this claim
-        asked_at = time.monotonic()
-        rescue = asked_at - self._looked_at >= self._look_every
-        rows = await self._claim(room, rescue)
-        found = Counter(row.queue for row in rows if row.verdict == "claimed")
-        buried = len(rows) - found.total()
-        if rescue and not buried:  # after a burial there may be more: a pass ends a few at most
-            self._looked_at = asked_at
-        full = {queue for queue, free in room.items() if found[queue] >= free}
-        self._hungry = (self._hungry - room.keys()) | full
+        rows = await self._claim(ask)
+        more = self._demand.answered(ask, rows, asked_at)
         self._take(rows, asked_at)
         if not rows:
             if not busy:
                 self._idle()
             return self._pace.nothing()
         await self._prune()
-        more = buried or any(found[queue] for queue in room.keys() - full)
         wait = self._pace.found() if more else self._pace.filled()
-        return 0.0 if self._hungry & self._room().keys() else wait
+        return 0.0 if self._demand.wants and not self._choked() else wait
 
     async def _prune(self) -> None:
         """Tidy up now and then, where there is something to do: an idle worker sends nothing."""
@@ -203,14 +176,14 @@ class Claimer:
             if pruned == _PRUNE_LIMIT:
                 self._prune_at = now
 
-    async def _claim(self, room: dict[str, int], rescue: bool) -> list[ClaimJobsRow]:
-        queues = sorted(room)
+    async def _claim(self, ask: Ask) -> list[ClaimJobsRow]:
+        queues = sorted(ask.room)
         return await self._link.call(
             lambda conn: claim_jobs_async(
                 conn,
                 queues=queues,
-                free=[room[queue] for queue in queues],
-                rescue=rescue,
+                free=[ask.room[queue] for queue in queues],
+                rescue=ask.rescue,
                 rescue_limit=_RESCUE_LIMIT,
                 worker=self._config.name,
                 lease=self._config.lease,

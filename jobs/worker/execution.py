@@ -1,4 +1,14 @@
-"""Run one claimed job and say how it ended. Writes nothing to the database."""
+"""Run one claimed job and say how it ended. Writes nothing to the database.
+
+A runner calls the function of a plain plan by itself; everything else is `Executor.attempt`. Where
+things belong:
+
+- a reading of errors (terminal, later, snoozed): `failure`, which makes an outcome of what was
+  raised, for plain plans too;
+- what is put around the function (middleware): `plan`, into ``Plan.call``, once;
+- a context around the body, other places to run it than the loop and a thread, what becomes of the
+  value returned: `Executor.attempt`, in a plan that is not plain.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +19,14 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from jobs.declare import JobHandle
 from jobs.errors import CompletionRolledBack, JobTimeout, UnknownJob
 from jobs.registry import Registry
-from jobs.worker.held import Held, Outcome
+from jobs.worker.held import COMPLETED, Held, Outcome
 from jobs.worker.threads import Threads
 
 logger = logging.getLogger("jobs.worker")
@@ -27,8 +38,6 @@ TRACEBACK_LIMIT = 32_000
 _OVERRUN_GRACE = 1.0
 # Before another try where this worker's own code failed.
 _FAULT_DELAY = timedelta(seconds=30)
-
-_COMPLETED = Outcome("completed")
 
 
 def storable(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -84,104 +93,150 @@ class _Stopwatch:
             self.seconds = time.monotonic() - started
 
 
+@dataclass(slots=True, eq=False)
+class Plan:
+    """How the jobs of one name are run: decided once, when a worker starts.
+
+    Attributes:
+        handle: The declaration.
+        load: From the stored text to the input.
+        call: What is called with it: the function, or what was put around it.
+        takes_run: Whether it is called with the `Run` as well.
+        seconds: Longest duration of an attempt, None for no end.
+        plain: Whether nothing more than a call is needed, so that a runner makes it by itself.
+            Whatever needs a step before or after the function makes a plan that is not plain, and
+            has its place in `Executor.attempt`.
+    """
+
+    handle: JobHandle[Any]
+    load: Callable[[str], Any]
+    call: Callable[..., Any]
+    takes_run: bool
+    seconds: float | None
+    plain: bool
+
+
+def plan(handle: JobHandle[Any]) -> Plan:
+    """Decide how the jobs of a declaration are run."""
+    seconds = None if handle.timeout is None else handle.timeout.total_seconds()
+    return Plan(
+        handle=handle,
+        load=handle.parse,
+        call=handle.fn,
+        takes_run=handle.takes_run,
+        seconds=seconds,
+        plain=handle.is_async and seconds is None,
+    )
+
+
 class Executor:
-    """Runs jobs of one registry on the current event loop, synchronous ones in threads."""
+    """Runs jobs of one registry on the current event loop, synchronous ones in threads.
+
+    Attributes:
+        plans: By name, for every job of the registry.
+    """
 
     def __init__(self, registry: Registry, threads: Threads, unknown_delay: timedelta) -> None:
-        self._registry = registry
+        self.plans = {handle.name: plan(handle) for handle in registry}
         self._threads = threads
         self._unknown_delay = unknown_delay
 
-    async def run(self, job: Held) -> None:
-        """Run ``job`` and set its outcome; leaves it None where nothing may be settled any more.
+    async def attempt(self, job: Held, plan: Plan | None) -> Outcome:
+        """Run a job whose plan is not plain.
 
-        Never raises, whatever the job's function does: a fault costs this job only.
+        Args:
+            job: The job.
+            plan: How it is run, None for a name that is not registered.
+
+        Raises:
+            BaseException: What the function raised, for `failed` to make an outcome of.
         """
-        try:
-            outcome = await self._attempt(job)
-        except asyncio.CancelledError:
-            outcome = job.stopped  # by a drain or a cancel; other reasons are looked at below
-        except BaseException as error:  # the last line of defence for the loop
-            logger.exception("running job %s (%s) failed inside the worker", job.id, job.row.name)
-            outcome = failure(error, _FAULT_DELAY)
-        job.outcome = outcome if job.settles else None
+        if plan is None:
+            return self._unknown(job)
+        value = plan.load(job.row.input)
+        arguments = (value, job.run) if plan.takes_run else (value,)
+        if plan.handle.is_async:
+            await self._call_async(plan, arguments, job)
+        else:
+            await self._call_thread(plan, arguments, job)
+        return self.unfinished(job, plan) if job.completion_asked else COMPLETED
 
-    async def _attempt(self, job: Held) -> Outcome:
-        handle = self._registry.get(job.row.name)
-        if handle is None:
-            unknown = UnknownJob(
-                f"job {job.id} has the name {job.row.name!r}, which this process has not "
-                f"registered; it is handed back for {self._unknown_delay}"
+    def unfinished(self, job: Held, plan: Plan) -> Outcome:
+        """The outcome of a function that returned after ``run.complete()``.
+
+        Its own transaction decides. If it committed, this settle is answered as a repeat.
+        """
+        error = CompletionRolledBack(
+            f"job {job.id} called run.complete() and returned, but the transaction around "
+            "it was not committed"
+        )
+        return failure(error, plan.handle.retry.delay_for(job.row.attempt))
+
+    def failed(self, job: Held, plan: Plan | None, error: BaseException) -> Outcome:
+        """The outcome of an attempt that raised. Never raises, so that it costs this job only."""
+        if job.stop_reason is not None:
+            return job.stopped  # whatever it raised, the interruption was ours
+        if plan is None:  # the last line of defence for the runner
+            logger.error(
+                "running job %s (%s) failed inside the worker",
+                job.id,
+                job.row.name,
+                exc_info=error,
             )
-            logger.warning(
-                "%s",
-                unknown,
-                extra={"event": "jobs.worker.unknown", "job": str(job.id), "name_": job.row.name},
-            )
-            return Outcome("released", self._unknown_delay)
-        try:
-            value = handle.parse(job.row.input)
-            arguments = (value, job.run) if handle.takes_run else (value,)
-            if handle.is_async:
-                await self._call_async(handle, arguments, job)
-            else:
-                await self._call_thread(handle, arguments, job)
-        except asyncio.CancelledError:
-            if job.stop_reason is not None:
-                raise
+            return failure(error, _FAULT_DELAY)
+        if isinstance(error, asyncio.CancelledError):
             # The function raised it by itself, or something it awaited was cancelled.
-            error: BaseException = RuntimeError("the job function was cancelled from within")
-            return self._failed(handle, job, error)
-        except BaseException as error:  # also SystemExit: a job must not end the worker
-            return self._failed(handle, job, error)
-        if job.run._completion_asked:
-            # Its own transaction decides. If it committed, this settle is answered as a repeat.
-            return failure(
-                CompletionRolledBack(
-                    f"job {job.id} called run.complete() and returned, but the transaction around "
-                    "it was not committed"
-                ),
-                handle.retry.delay_for(job.row.attempt),
-            )
-        return _COMPLETED
+            error = RuntimeError("the job function was cancelled from within")
+        try:
+            outcome = failure(error, plan.handle.retry.delay_for(job.row.attempt))
+            self._say_failed(job, error, outcome)
+        except Exception as fault:
+            logger.exception("running job %s (%s) failed inside the worker", job.id, job.row.name)
+            outcome = failure(fault, _FAULT_DELAY)
+        return outcome
 
-    async def _call_async(
-        self, handle: JobHandle[Any], arguments: tuple[Any, ...], job: Held
-    ) -> None:
-        seconds = None if handle.timeout is None else handle.timeout.total_seconds()
-        with self._overrun_watch(seconds, job):
+    def _unknown(self, job: Held) -> Outcome:
+        unknown = UnknownJob(
+            f"job {job.id} has the name {job.row.name!r}, which this process has not "
+            f"registered; it is handed back for {self._unknown_delay}"
+        )
+        logger.warning(
+            "%s",
+            unknown,
+            extra={"event": "jobs.worker.unknown", "job": str(job.id), "name_": job.row.name},
+        )
+        return Outcome("released", self._unknown_delay)
+
+    async def _call_async(self, plan: Plan, arguments: tuple[Any, ...], job: Held) -> None:
+        timeout = plan.handle.timeout
+        with self._overrun_watch(plan.seconds, job):
             try:
-                async with asyncio.timeout(seconds) as deadline:
-                    await handle.fn(*arguments)
+                async with asyncio.timeout(plan.seconds) as deadline:
+                    await plan.call(*arguments)
             except Exception as error:
                 if not deadline.expired():
                     raise
-                raise JobTimeout(f"the attempt took longer than {handle.timeout}") from error
+                raise JobTimeout(f"the attempt took longer than {timeout}") from error
         if deadline.expired():
-            raise JobTimeout(
-                f"the attempt ignored its deadline of {handle.timeout}, and ended late"
-            )
+            raise JobTimeout(f"the attempt ignored its deadline of {timeout}, and ended late")
 
-    async def _call_thread(
-        self, handle: JobHandle[Any], arguments: tuple[Any, ...], job: Held
-    ) -> None:
-        seconds = None if handle.timeout is None else handle.timeout.total_seconds()
+    async def _call_thread(self, plan: Plan, arguments: tuple[Any, ...], job: Held) -> None:
         job.thread = True
-        watch = _Stopwatch(handle.fn, arguments)
+        watch = _Stopwatch(plan.call, arguments)
         future = self._threads.call(watch.run)
-        with self._overrun_watch(seconds, job):
+        with self._overrun_watch(plan.seconds, job):
             while not future.done():
                 try:
                     await asyncio.wait({future})
                 except asyncio.CancelledError:
                     # The thread goes on whatever we do: tell it, and keep the job until it ends,
                     # so that nobody else starts it meanwhile.
-                    job.run._cancelled.set()
+                    job.run._cancel()
                     if job.stop_reason == "abandoned":
                         raise
         result = future.result()
-        if seconds is not None and watch.seconds > seconds:
-            raise JobTimeout(f"the attempt took longer than {handle.timeout}")
+        if plan.seconds is not None and watch.seconds > plan.seconds:
+            raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}")
         if inspect.iscoroutine(result):
             result.close()
             raise TypeError(
@@ -196,7 +251,7 @@ class Executor:
             return
         loop = asyncio.get_running_loop()
         timers = (
-            loop.call_later(seconds, job.run._cancelled.set),
+            loop.call_later(seconds, job.run._cancel),
             loop.call_later(seconds + _OVERRUN_GRACE, self._overrun, job, seconds),
         )
         try:
@@ -215,10 +270,7 @@ class Executor:
             extra={"event": "jobs.timeout.abandoned", "job": str(job.id)},
         )
 
-    def _failed(self, handle: JobHandle[Any], job: Held, error: BaseException) -> Outcome:
-        if job.stop_reason is not None:
-            return job.stopped  # whatever it raised, the interruption was ours
-        outcome = failure(error, handle.retry.delay_for(job.row.attempt))
+    def _say_failed(self, job: Held, error: BaseException, outcome: Outcome) -> None:
         logger.warning(
             "job %s (%s) failed in attempt %d of %d: %s: %s",
             job.id,
@@ -231,4 +283,3 @@ class Executor:
             exc_info=error if outcome.traceback == _trace(error) else None,
             extra={"event": "jobs.run.attempt_failed", "job": str(job.id)},
         )
-        return outcome

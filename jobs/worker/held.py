@@ -1,15 +1,28 @@
-"""The jobs that this process holds: what the claim loop, the renewals and the settles share."""
+"""The jobs that this process holds: what the claim loop, the renewals and the settles share.
+
+A record is made for each job, so it holds no more than a job needs: what a function is given
+(`Run`) is made when somebody asks for it. A value that comes with the row and goes to the function
+belongs into `make_run`; one that the function's end sends to the database is an attribute of
+`Outcome`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from jobs.run import Run
 from jobs_sql.claim import ClaimJobsRow
+
+if TYPE_CHECKING:
+    from jobs.worker.runner import Runner
+
+in_order_of_id: Final = attrgetter("row.id.int")
+"""Sort key of held jobs, so that statements touch rows in one order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,15 +46,20 @@ class Outcome:
     result: str | None = None
 
 
-@dataclass(slots=True, eq=False)
+COMPLETED: Final = Outcome("completed")
+"""The outcome of every job that ends well and has nothing more to say."""
+
+
 class Held:
     """A claimed job from its claim to the answer to its settle.
 
+    It waits (no task, no outcome), runs (a task), or has ended (an outcome, or a reason of a stop).
+
     Attributes:
         row: The row as claimed.
-        run: What the function is given.
+        worker: Label of this process.
         renewed_at: Monotonic seconds when the newest lease that landed was asked for.
-        task: The task that runs it, None until it starts.
+        task: The task that runs it, None before and afterwards.
         thread: Whether the function runs in a thread, which cannot be interrupted.
         stop_reason: Why the worker cancelled it (lost, cancel, drain, and abandoned where it does
             not end); None while it did not.
@@ -50,15 +68,48 @@ class Held:
         answered: Whether its settle has had its answer.
     """
 
-    row: ClaimJobsRow
-    run: Run
-    renewed_at: float
-    task: asyncio.Task[None] | None = None
-    thread: bool = False
-    stop_reason: str | None = None
-    outcome: Outcome | None = None
-    tries: int = 0
-    answered: bool = False
+    __slots__ = (
+        "_run",
+        "answered",
+        "outcome",
+        "renewed_at",
+        "row",
+        "stop_reason",
+        "task",
+        "thread",
+        "tries",
+        "worker",
+    )
+
+    def __init__(self, row: ClaimJobsRow, worker: str, renewed_at: float) -> None:
+        self.row = row
+        self.worker = worker
+        self.renewed_at = renewed_at
+        self.task: Runner | None = None
+        self.thread = False
+        self.stop_reason: str | None = None
+        self.outcome: Outcome | None = None
+        self.tries = 0
+        self.answered = False
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """What the function is given; made when first asked for, in the event loop."""
+        run = self._run
+        if run is None:
+            run = self._run = make_run(self.row, self.worker)
+        return run
+
+    @property
+    def completion_asked(self) -> bool:
+        """Whether the function has called ``run.complete()``, so that its transaction decides."""
+        return self._run is not None and self._run._completion_asked
+
+    @property
+    def completion_landed(self) -> bool:
+        """Whether that landed: its row may be locked or gone without the lease being lost."""
+        return self._run is not None and self._run._completion_landed
 
     @property
     def settles(self) -> bool:
@@ -79,55 +130,55 @@ class Held:
         return self.row.claims
 
 
-@dataclass(slots=True)
+def make_run(row: ClaimJobsRow, worker: str) -> Run:
+    """Make what the function of a claimed job is given."""
+    return Run(
+        row.id,
+        row.run_id,
+        row.name,
+        row.queue,
+        row.attempt,
+        row.max_attempts,
+        row.tenant or None,
+        row.claims,
+        worker,
+        row.created_at,
+        row.traceparent,
+        row.enqueued_by,
+    )
+
+
 class Holding:
     """All jobs held by the process. Written by the event loop, read by the renewal thread."""
 
-    _jobs: dict[UUID, Held] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = ("_jobs", "_lock")
+
+    def __init__(self) -> None:
+        # By the integer of the id: its hash is the interpreter's own.
+        self._jobs: dict[int, Held] = {}
+        self._lock = threading.Lock()
 
     def add(self, job: Held) -> Held | None:
         """Hold a job. Returns an older claim of it that was held until now, and is lost."""
+        key = job.row.id.int
         with self._lock:
-            older = self._jobs.get(job.id)
-            self._jobs[job.id] = job
-            return older
+            older = self._jobs.get(key)
+            self._jobs[key] = job
+        return older
 
     def remove(self, job: Held) -> None:
+        """Hold a job no longer."""
+        key = job.row.id.int
         with self._lock:
-            if self._jobs.get(job.id) is job:
-                del self._jobs[job.id]
+            if self._jobs.get(key) is job:
+                del self._jobs[key]
 
     def snapshot(self) -> list[Held]:
         """All held jobs, in order of id, so that statements touch rows in one order."""
         with self._lock:
             jobs = list(self._jobs.values())
-        return sorted(jobs, key=lambda job: job.id)
+        jobs.sort(key=in_order_of_id)
+        return jobs
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-
-def hold(row: ClaimJobsRow, worker: str, asked_at: float) -> Held:
-    """Make the record of a row that was just claimed.
-
-    Args:
-        row: The claimed row.
-        worker: Label of this process.
-        asked_at: Monotonic seconds when the claim was sent.
-    """
-    run = Run(
-        id=row.id,
-        run_id=row.run_id,
-        name=row.name,
-        queue=row.queue,
-        attempt=row.attempt,
-        max_attempts=row.max_attempts,
-        tenant=row.tenant or None,
-        claims=row.claims,
-        worker=worker,
-        created_at=row.created_at,
-        traceparent=row.traceparent,
-        enqueued_by=row.enqueued_by,
-    )
-    return Held(row, run, asked_at)

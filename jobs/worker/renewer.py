@@ -147,7 +147,7 @@ class Renewer:
                 self._tell(self._cancel, job)
             elif row.verdict == "lost":
                 self._report(job, "the database has given it to another worker or ended it")
-            elif job.run._completion_landed:
+            elif job.completion_landed:
                 job.renewed_at = asked_at  # our own open transaction holds the row: nobody else can
             else:
                 landed = False  # somebody else holds the row for a moment: ask again soon

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 import psycopg
 
 from jobs.errors import JobsError
 from jobs.service.link import Link
-from jobs.worker.held import Held, Outcome
+from jobs.worker.held import Held, Outcome, in_order_of_id
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 
 logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 500
 TIMEOUT = 10.0
+# While jobs wait for a slot here, fewer outcomes than this are sent after so many seconds.
+_WORTH_SENDING = 200
+_LINGER = 0.004
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
 _REFUSED = "SettleRefused"
@@ -39,12 +42,19 @@ def _may_pass(error: Exception) -> bool:
 class Settler:
     """One loop over one connection: whatever has piled up while a batch was under way is the next.
 
+    What belongs to the end of a job is done here: before a batch is sent, in `_send`; with the
+    answer to one job, in ``answered``; after a batch has been answered, at the end of `_settle`.
+
     A settle is sent again for as long as it takes: what has landed already is answered as a repeat,
     what has been taken away as lost, so that sending again is always safe.
     """
 
     def __init__(
-        self, link: Link, worker: str, answered: Callable[[Held, str, str | None], None]
+        self,
+        link: Link,
+        worker: str,
+        answered: Callable[[Held, str, str | None], None],
+        more: Callable[[], bool],
     ) -> None:
         """
         Args:
@@ -52,10 +62,12 @@ class Settler:
             worker: Label of this process, part of the fence.
             answered: Called in the event loop with the job, the verdict (landed, repeated, lost,
                 refused) and the state the job is in now (None unless landed).
+            more: Whether more jobs end soon, so that a small batch is worth a moment's wait.
         """
         self._link = link
         self._worker = worker
         self._answered = answered
+        self._more = more
         self._pending: deque[Held] = deque()
         self._flying = 0
         self._parked: set[Held] = set()
@@ -88,6 +100,8 @@ class Settler:
         pause = _FIRST_PAUSE
         while True:
             await self._work.wait()
+            if len(self._pending) < _WORTH_SENDING and self._more():
+                await asyncio.sleep(_LINGER)
             batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
             if not self._pending:
                 self._work.clear()
@@ -108,6 +122,7 @@ class Settler:
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
                 pause = _FIRST_PAUSE
+            del batch, unanswered  # nothing of a job is kept until there is more to do
             if not self.backlog:
                 self._idle.set()
 
@@ -147,9 +162,7 @@ class Settler:
                 extra={"event": "jobs.worker.settle_failed", "jobs": len(batch)},
             )
             return batch
-        by_token = {(row.id, row.claims): row for row in rows}
-        for job in batch:
-            row = by_token[(job.id, job.claims)]
+        for job, row in _matched(batch, rows):
             if row.verdict == "again":
                 self._park(job)  # another session holds its row
             else:
@@ -180,7 +193,7 @@ class Settler:
         return await self._settle([job])
 
     async def _send(self, batch: list[Held]) -> list[SettleJobsRow]:
-        batch.sort(key=lambda job: job.row.id)
+        batch.sort(key=in_order_of_id)
         outcomes = [job.outcome or Outcome("released") for job in batch]
         return await self._link.call(
             lambda conn: settle_jobs_async(
@@ -197,3 +210,15 @@ class Settler:
             ),
             TIMEOUT,
         )
+
+
+def _matched(batch: list[Held], rows: list[SettleJobsRow]) -> Iterable[tuple[Held, SettleJobsRow]]:
+    """Each job with its answer. They come in the order of the batch where all have landed."""
+    if len(rows) == len(batch):
+        for job, row in zip(batch, rows, strict=True):
+            if job.row.id.int != row.id.int or job.row.claims != row.claims:
+                break
+        else:
+            return zip(batch, rows, strict=True)
+    by_token = {(row.id.int, row.claims): row for row in rows}
+    return [(job, by_token[job.row.id.int, job.row.claims]) for job in batch]

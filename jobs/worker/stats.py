@@ -56,6 +56,9 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
         verdict: landed, repeated, lost or refused.
         state: The state the job is in now; None unless landed.
     """
+    if state == "completed" and verdict == "landed":
+        stats.completed += 1  # most jobs, and nobody needs to be told
+        return
     outcome = job.outcome
     about = (job.id, job.row.name)
     extra = {"job": str(job.id), "state": state}
@@ -67,7 +70,7 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
             "its lease had been lost" if verdict == "lost" else "the database refuses it",
             extra=extra | {"event": "jobs.settle.unowned"},
         )
-    elif verdict == "repeated" and job.run._completion_landed:
+    elif verdict == "repeated" and job.completion_landed:
         stats.completed += 1
         error = outcome.error_type if outcome is not None else None
         if error not in (None, CompletionRolledBack.__qualname__):

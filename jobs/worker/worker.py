@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import Literal
 
 from jobs.errors import ConfigError
@@ -18,8 +19,10 @@ from jobs.service.listener import Listener, listening_target
 from jobs.worker.claimer import Claimer
 from jobs.worker.config import configure
 from jobs.worker.crew import Crew
+from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
-from jobs.worker.held import Held, Holding, Outcome, hold
+from jobs.worker.held import Held, Holding, Outcome
+from jobs.worker.lane import Lane
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.stats import WorkerStats, account
@@ -28,6 +31,8 @@ from jobs_sql.claim import ClaimJobsRow
 
 logger = logging.getLogger("jobs.worker")
 
+# Order in which jobs of one claim start.
+_IN_ORDER = attrgetter("priority", "available_at", "id.int")
 # No claim while this many outcomes wait for their answer: the database cannot keep up.
 SETTLE_BACKLOG = 2_000
 # Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle.
@@ -120,12 +125,19 @@ class Worker(Service):
     def _begin(self, links: Sequence[Link]) -> None:
         claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
-        self._settler = Settler(settles, self.name, self._answered)
-        self._crew = Crew(
-            Executor(self._registry, self._threads, self.config.unknown_delay), self._ended
-        )
+        self._settler = Settler(settles, self.name, self._answered, self._more)
+        lease = self.config.lease.total_seconds()
+        self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
+        executor = Executor(self._registry, self._threads, self.config.unknown_delay)
+        self._crew = Crew(executor, self._lanes, lease, self._ended)
         self._claimer = Claimer(
-            claims, self.config, self._take, self._choked, self._busy, self._idle
+            claims,
+            self.config,
+            Demand(self._lanes, min(1.0, lease / 6)),
+            self._take,
+            self._choked,
+            self._busy,
+            self._idle,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -140,6 +152,7 @@ class Worker(Service):
 
     def _halt(self) -> None:
         self._claimer.stop()
+        self._crew.hand_back()
 
     def stop(self) -> None:
         """Ask for a drain: claim nothing more, let running jobs end, hand back the rest.
@@ -181,6 +194,9 @@ class Worker(Service):
     def _choked(self) -> bool:
         return self._settler.backlog >= SETTLE_BACKLOG
 
+    def _more(self) -> bool:
+        return any(lane.waiting for lane in self._lanes.values())
+
     def _busy(self) -> bool:
         return len(self._holding) > 0
 
@@ -191,7 +207,8 @@ class Worker(Service):
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
         """Start what was claimed, report what was buried."""
-        for row in sorted(rows, key=lambda row: (row.priority, row.available_at, row.id)):
+        rows.sort(key=_IN_ORDER)
+        for row in rows:
             if row.verdict == "buried":
                 self._stats.buried += 1
                 logger.error(
@@ -204,13 +221,14 @@ class Worker(Service):
                 )
             else:
                 self._stats.claimed += 1
-                job = hold(row, self.name, asked_at)
+                job = Held(row, self.name, asked_at)
                 try:
                     self._start_job(job)
                 except Exception:  # one that cannot be begun must not take its neighbours along
                     logger.exception("job %s (%s) could not be begun", job.id, row.name)
                     job.outcome = Outcome("released", self.config.unknown_delay)
                     self._settler.submit(job)
+        self._crew.rouse()
 
     def _start_job(self, job: Held) -> None:
         older = self._holding.add(job)
@@ -225,15 +243,15 @@ class Worker(Service):
         if age > self.config.renew_every:
             self._renewer.hurry()
         self._crew.begin(job)
-        self._claimer.begin(job.row.queue)
 
     def _ended(self, job: Held) -> None:
-        """A run has ended. Without an outcome nothing may be written about it."""
+        """A run has ended, or never begins. Without an outcome nothing may be written about it."""
         if job.outcome is not None:
             self._settler.submit(job)
         else:
             self._let_go(job)
-        self._claimer.end(job.row.queue)
+        if self._lanes[job.row.queue].wants:
+            self._claimer.wake()
 
     def _lost(self, job: Held, reason: str) -> None:
         """A lease is found lost; a job that has ended, or settled by itself, is left alone."""

@@ -175,6 +175,6 @@ def test_a_sample_is_booked_to_the_innermost_layer_that_is_known() -> None:
     ]
     assert by_layer(samples) == {
         "event loop: callbacks, steps of tasks": 5,
-        "making tasks": 3,
+        "runners: job after job": 3,
         "arguments as text": 2,
     }

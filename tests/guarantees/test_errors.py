@@ -36,6 +36,8 @@ class Input(BaseModel):
 
 
 def make(kind: type[jobs.JobsError]) -> jobs.JobsError:
+    if kind is errors.RetryAfter:
+        return errors.RetryAfter(90, "it went wrong")
     return kind("it went wrong", **EXTRA.get(kind, {}))
 
 

@@ -110,6 +110,8 @@ def test_description_is_plain_json() -> None:
         "priority": 2,
         "idempotent": True,
         "idempotency_scope": "waiting",
+        "errors": {},
+        "on_settled": False,
     }
     assert count.describe()["idempotent"] is False
 

@@ -14,6 +14,7 @@ import pytest
 import jobs
 from jobs.service.pace import Pace
 from jobs.worker import worker as worker_module
+from jobs.worker.demand import Ask
 from tests.runtime.working import (
     Input,
     Table,
@@ -34,9 +35,9 @@ def watch(worker: jobs.Worker) -> list[tuple[Room, int]]:
     asked: list[tuple[Room, int]] = []
     claim = worker._claimer._claim
 
-    async def watched(room: Room, rescue: bool) -> Any:
-        found = await claim(room, rescue)
-        asked.append((dict(room), len(found)))
+    async def watched(ask: Ask) -> Any:
+        found = await claim(ask)
+        asked.append((dict(ask.room), len(found)))
         return found
 
     worker._claimer._claim = watched  # type: ignore[method-assign]
@@ -70,11 +71,11 @@ async def test_no_queue_ever_runs_more_than_its_slots(database: str) -> None:
         asked = watch(worker)
         await until(lambda: not table.count_live(), "all to end")
         await until(lambda: worker.stats().completed == 210, "the answers")
-        assert worker._claimer._used == dict.fromkeys(slots, 0), "slots are free again"
+        assert all(lane.held == 0 for lane in worker._lanes.values()), "slots are free again"
     assert most == slots, "as many as there are, and not one more"
     assert worker.stats().retried == 30
     for room, found in asked:
-        assert all(0 < free <= slots[queue] for queue, free in room.items())
+        assert all(free > 0 for free in room.values())
         assert found <= sum(room.values())
 
 
@@ -170,9 +171,9 @@ async def test_the_statements_of_an_idle_worker(database: str) -> None:
     async with serving(database, **defaults, lease=timedelta(seconds=1), listen=False) as worker:
         claim = worker._claimer._claim
 
-        async def timed(room: Room, rescue: bool) -> Any:
+        async def timed(ask: Ask) -> Any:
             times.append(time.monotonic())
-            return await claim(room, rescue)
+            return await claim(ask)
 
         worker._claimer._claim = timed  # type: ignore[method-assign]
         await until(lambda: len(times) == 5, "five claims")
@@ -250,8 +251,8 @@ async def test_a_claim_that_came_too_late_is_handed_back(database: str) -> None:
     async with serving(database, short, lease=timedelta(seconds=1)) as worker:
         claim = worker._claimer._claim
 
-        async def slowly(room: Room, rescue: bool) -> Any:
-            found = await claim(room, rescue)
+        async def slowly(ask: Ask) -> Any:
+            found = await claim(ask)
             if found and found[0].claims == 1:
                 await asyncio.sleep(1.1)
             return found
@@ -276,8 +277,8 @@ async def test_a_slow_claim_is_renewed_at_once(database: str) -> None:
     async with serving(database, long, lease=timedelta(seconds=3)) as worker:
         claim = worker._claimer._claim
 
-        async def slowly(room: Room, rescue: bool) -> Any:
-            found = await claim(room, rescue)
+        async def slowly(ask: Ask) -> Any:
+            found = await claim(ask)
             if found:
                 await asyncio.sleep(2)
             return found

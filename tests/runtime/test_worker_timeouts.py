@@ -245,7 +245,7 @@ async def test_a_run_whose_lease_is_lost_is_stopped_and_leaves_no_trace(
         with caplog.at_level(logging.WARNING, "jobs"):
             await until(lambda: told, "the cancellation")
             await until(lambda: not len(worker._crew), "its end")
-        assert worker._claimer._used == {"default": 0}
+        assert worker._lanes["default"].held == 0
     assert told == [True]
     stats = worker.stats()
     assert (stats.lost, stats.completed, stats.retried, stats.released) == (1, 0, 0, 0)

@@ -1,0 +1,107 @@
+"""What a claim is asked for: one object between the lanes and the statement.
+
+Whatever narrows or steers a claim (full tenants, floors of a search) is decided in `Demand.ask`,
+travels in the `Ask`, and learns from `Demand.answered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jobs.worker.lane import Lane
+from jobs_sql.claim import ClaimJobsRow
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one claim asks for.
+
+    Attributes:
+        room: How many jobs of each queue, at least one each.
+        rescue: Whether to look for lapsed leases as well. Then ``room`` is what can start at once.
+    """
+
+    room: dict[str, int]
+    rescue: bool
+
+
+class Demand:
+    """The lanes of a worker, as its claims see them."""
+
+    def __init__(self, lanes: Mapping[str, Lane], look_every: float) -> None:
+        """
+        Args:
+            lanes: By queue.
+            look_every: Seconds between two looks for lapsed leases in the same queue.
+        """
+        self._lanes = lanes
+        self._look_every = look_every
+
+    def ask(self, now: float) -> Ask | None:
+        """What to claim now; None for nothing.
+
+        Where a queue is due for a look its jobs claimed ahead run out first; the pass that looks
+        asks all queues for free slots only.
+        """
+        due = now - self._look_every
+        rescue = False
+        for lane in self._lanes.values():
+            if lane.looked_at <= due:
+                lane.refill = lane.slots - 1
+                rescue = rescue or lane.free > 0
+        room = {
+            queue: wanted
+            for queue, lane in self._lanes.items()
+            if (wanted := lane.room(now, rescue or lane.looked_at <= due))
+        }
+        return Ask(room, rescue) if room else None
+
+    def answered(self, ask: Ask, rows: Sequence[ClaimJobsRow], now: float) -> bool:
+        """Note what an ask has found.
+
+        Args:
+            ask: What was asked.
+            rows: The answer.
+            now: Monotonic seconds when it was asked.
+
+        Returns:
+            Whether to look again soon: some queue had jobs, but not as many as were asked for, or
+            jobs were ended, which a pass does a few at a time.
+        """
+        found = dict.fromkeys(ask.room, 0)
+        characters = dict.fromkeys(ask.room, 0)
+        others = 0
+        for row in rows:
+            if row.verdict == "claimed":
+                found[row.queue] += 1
+                characters[row.queue] += len(row.input)
+            else:
+                others += 1
+        more = others > 0
+        for queue, asked in ask.room.items():
+            lane = self._lanes[queue]
+            lane.answered(asked, found[queue], characters[queue])
+            more = more or 0 < found[queue] < asked
+            if ask.rescue and not others:  # after a burial there may be more
+                lane.looked_at = now
+        return more
+
+    def hears(self, queue: str) -> bool:
+        """Something was enqueued, maybe in a queue that nobody here serves.
+
+        Returns:
+            Whether a claim could take it now. If not, the next free slot is a reason to claim.
+        """
+        lane = self._lanes.get(queue)
+        if lane is None:
+            return False
+        if lane.free:
+            return True
+        lane.hungry = True
+        return False
+
+    @property
+    def wants(self) -> bool:
+        """Whether some queue has jobs waiting in the database, and room here."""
+        return any(lane.wants for lane in self._lanes.values())
