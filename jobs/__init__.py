@@ -52,7 +52,7 @@ from jobs.middleware import Middleware
 from jobs.registry import Registry
 from jobs.retry import Retry
 from jobs.run import Run
-from jobs.worker import Worker, WorkerStats
+from jobs.worker import Limits, Worker, WorkerStats
 
 __all__ = [
     "NO_KEY",
@@ -85,6 +85,7 @@ __all__ = [
     "JobTimeout",
     "JobsError",
     "LeaseLost",
+    "Limits",
     "LoadError",
     "Middleware",
     "MigrationBusy",

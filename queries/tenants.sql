@@ -9,7 +9,7 @@
 -- fence: none, it changes nothing
 -- clock: now() for what is due
 -- rows: kind job: one to claim. Kind round, one a queue and priority: the tenant that the next round
---     begins behind. Kind stretch, likewise: the last job that was looked at for those without a
+--     begins behind, and how many were visited (seen). Kind stretch, likewise: the last job that was looked at for those without a
 --     tenant, how many jobs were looked at (seen), and how many of them have none (blanks).
 --     Never more jobs of a queue than its free slots. In no order.
 -- cost: for each queue and priority one step and one probe a tenant visited, @lane_limit of them at
@@ -247,13 +247,14 @@ select
     p.priority,
     p.tenant,
     now(),
-    0::bigint,
+    p.visited,
     0::bigint
 from (
     select distinct on (l.queue, l.turn)
         l.queue,
         l.priority,
-        l.tenant
+        l.tenant,
+        (l.hop - l.wrapped::integer)::bigint as visited
     from lane as l
     where
         l.hop > 0

@@ -19,7 +19,9 @@ from jobs.service.link import Link
 from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
+from jobs.worker.steering import Steer
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
+from jobs_sql.tenants import choose_jobs_async
 from jobs_sql.wake import prune_wakes_async
 
 logger = logging.getLogger("jobs.worker")
@@ -29,6 +31,8 @@ _RESCUE_LIMIT = 100
 # Seconds between two prunings, and how many rows one may remove.
 _PRUNE_EVERY = 60.0
 _PRUNE_LIMIT = 10_000
+# Before another claim that is worth it, in seconds.
+_AT_ONCE = 0.001
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
 
 Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]
@@ -125,7 +129,7 @@ class Claimer:
             self._woken.clear()
             try:
                 await self._run_errands()
-                wait = 0.0 if self._stopping else await self._pass()
+                wait = 0.0 if self._stopping else self._until_next(await self._pass())
             except Exception as error:  # the loop outlives whatever one claim raises
                 self._report(error)
                 wait = self._pace.failed()
@@ -160,7 +164,7 @@ class Claimer:
         if not rows:
             if not busy:
                 self._idle()
-            return self._pace.nothing()
+            return _AT_ONCE if self._demand.steering.unfinished else self._pace.nothing()
         await self._prune()
         wait = self._pace.found() if more else self._pace.filled()
         return 0.0 if self._demand.wants and not self._choked() else wait
@@ -176,19 +180,52 @@ class Claimer:
             if pruned == _PRUNE_LIMIT:
                 self._prune_at = now
 
+    def _until_next(self, wait: float) -> float:
+        """Not longer than until a tenant that is too fast may go on."""
+        now = time.monotonic()
+        at = self._demand.steering.next_at(now)
+        return wait if at is None else min(wait, max(_AT_ONCE, at - now))
+
     async def _claim(self, ask: Ask) -> list[ClaimJobsRow]:
-        queues = sorted(ask.room)
-        return await self._link.call(
-            lambda conn: claim_jobs_async(
+        steering = self._demand.steering
+        ask = Ask({queue: ask.room[queue] for queue in sorted(ask.room)}, ask.rescue)
+        began = time.monotonic()
+        if steering.by_tenant:
+            rows = await self._link.call(lambda conn: self._by_tenant(conn, ask, began), TIMEOUT)
+        else:
+            steer = steering.steer(ask.room, began)
+            rows = await self._link.call(lambda conn: self._send(conn, ask, steer), TIMEOUT)
+        steering.learn(ask.room, ask.rescue, rows, began, time.monotonic())
+        return rows
+
+    async def _by_tenant(
+        self, conn: AsyncConnection[Any], ask: Ask, now: float
+    ) -> list[ClaimJobsRow]:
+        """Choose and claim: what is chosen stays locked in between."""
+        steering = self._demand.steering
+        room = ask.room
+        async with conn.transaction():
+            chosen = await choose_jobs_async(
                 conn,
-                queues=queues,
-                free=[ask.room[queue] for queue in queues],
-                rescue=ask.rescue,
-                rescue_limit=_RESCUE_LIMIT,
-                worker=self._config.name,
-                lease=self._config.lease,
-            ),
-            TIMEOUT,
+                queues=list(room),
+                free=list(room.values()),
+                **steering.choose(room, now)._asdict(),
+            )
+            steer = steering.chosen(room, chosen)
+            if not steer.chosen and not ask.rescue:
+                return []
+            return await self._send(conn, ask, steer)
+
+    async def _send(self, conn: AsyncConnection[Any], ask: Ask, steer: Steer) -> list[ClaimJobsRow]:
+        return await claim_jobs_async(
+            conn,
+            queues=list(ask.room),
+            free=list(ask.room.values()),
+            rescue=ask.rescue,
+            rescue_limit=_RESCUE_LIMIT,
+            worker=self._config.name,
+            lease=self._config.lease,
+            **steer._asdict(),
         )
 
     def _report(self, error: Exception) -> None:

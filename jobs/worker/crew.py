@@ -228,7 +228,7 @@ class Crew:
             if now - job.renewed_at >= self._lease:
                 self._give_up(job)  # it may be somebody else's by now
                 continue
-            me.job, job.task = job, me
+            me.job, job.task, job.begun = job, me, True
             lane.busy += 1
             if waiting and not lane.asked:
                 # If this one waits for something the next must not wait for it.

@@ -59,6 +59,7 @@ class Held:
         row: The row as claimed.
         worker: Label of this process.
         renewed_at: Monotonic seconds when the newest lease that landed was asked for.
+        begun: Whether a runner has taken it.
         task: The task that runs it, None before and afterwards.
         thread: Whether the function runs in a thread, which cannot be interrupted.
         stop_reason: Why the worker cancelled it (lost, cancel, drain, and abandoned where it does
@@ -71,6 +72,7 @@ class Held:
     __slots__ = (
         "_run",
         "answered",
+        "begun",
         "outcome",
         "renewed_at",
         "row",
@@ -85,6 +87,7 @@ class Held:
         self.row = row
         self.worker = worker
         self.renewed_at = renewed_at
+        self.begun = False
         self.task: Runner | None = None
         self.thread = False
         self.stop_reason: str | None = None

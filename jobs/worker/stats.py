@@ -31,6 +31,10 @@ class WorkerStats:
         released: Jobs handed back without using an attempt (drain, unknown name).
         lost: Runs whose lease was lost; nothing of them was recorded.
         abandoned: Runs that did not stop when the worker did. Their leases lapse.
+        tenants_counted: Tenants that hold a job here, where tenants are limited.
+        tenants_paced: Tenants whose pace is remembered, where it is limited.
+        tenants_refused: Tenants that were left out of a claim in the last minute or two, because
+            they were full or too fast.
     """
 
     name: str
@@ -45,6 +49,9 @@ class WorkerStats:
     released: int = 0
     lost: int = 0
     abandoned: int = 0
+    tenants_counted: int = 0
+    tenants_paced: int = 0
+    tenants_refused: int = 0
 
 
 def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from jobs.worker.floors import Floors, Reach
 from jobs.worker.limits import Grant, Limiter, Limits
-from jobs.worker.tenants import LANES, STRETCH, Rounds
+from jobs.worker.tenants import Rounds
 from jobs.worker.turns import PRIORITIES, STRICT, Turn, Turns
 from jobs_sql.claim import ClaimJobsRow
 from jobs_sql.tenants import ChooseJobsRow
@@ -56,8 +56,8 @@ STRAIGHT = Steer([], [], [], [], [])
 class Steering:
     """Used in the event loop only. Times are monotonic seconds."""
 
-    def __init__(self, limits: Limits | None) -> None:
-        self.limiter = Limiter(limits or Limits())
+    def __init__(self, limits: Limits) -> None:
+        self.limiter = Limiter(limits)
         self._turns = Turns()
         self._floors = Floors()
         self._rounds = Rounds()
@@ -75,11 +75,25 @@ class Steering:
     @property
     def whole(self) -> bool:
         """Whether what was steered last looks at all due jobs, so that nothing means nothing."""
-        return all(reach == "whole" for reach in self._reaches.values())
+        return not self.unfinished and all(r == "whole" for r in self._reaches.values())
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last choice found nothing, but has not seen everybody."""
+        return self._rounds.unfinished
+
+    def next_at(self, now: float) -> float | None:
+        """When a tenant that is too fast now may go on, if any is."""
+        return self.limiter.next_at(now)
 
     def force(self) -> None:
         """Let the next claim look at all due jobs."""
         self._floors.force()
+
+    @property
+    def counts(self) -> bool:
+        """Whether jobs have to be counted."""
+        return self.limiter.limits != Limits()
 
     @property
     def by_tenant(self) -> bool:
@@ -107,8 +121,8 @@ class Steering:
             tenants.tenants,
             tenants.rooms,
             self._rounds.starts(queues, orders),
-            LANES,
-            STRETCH,
+            self._rounds.lanes,
+            self._rounds.stretch,
             self._rounds.blanks_hop(),
         )
 

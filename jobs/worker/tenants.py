@@ -21,6 +21,12 @@ LANES: Final = 20
 STRETCH: Final = 200
 """Due jobs that one claim looks through for those without a tenant, of each queue and priority."""
 
+WIDER: Final = 16
+"""How many times as many a claim may look at after others that have found nothing."""
+
+PATIENCE: Final = 8
+"""Claims in a row that may find nothing before the rest is left to the next look."""
+
 
 class Rounds:
     """Where the rounds of one worker's queues stand."""
@@ -29,6 +35,23 @@ class Rounds:
         self._starts: dict[tuple[str, int], str] = {}
         self._marks: dict[tuple[str, int], Mark] = {}
         self._blanks_first = False
+        self._wider = 1
+        self._in_vain = 0
+
+    @property
+    def lanes(self) -> int:
+        """How many tenants the next claim visits at most."""
+        return LANES * self._wider
+
+    @property
+    def stretch(self) -> int:
+        """How many due jobs the next claim looks through at most."""
+        return STRETCH * self._wider
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last one found nothing, but did not see everybody: look on at once."""
+        return 0 < self._in_vain < PATIENCE
 
     def starts(self, queues: Sequence[str], orders: Sequence[Sequence[int]]) -> list[str]:
         """Behind which tenant each round begins: one a queue and priority, in the order given."""
@@ -49,7 +72,7 @@ class Rounds:
     def blanks_hop(self) -> int:
         """The place of jobs without a tenant in this round: before all, or behind them."""
         self._blanks_first = not self._blanks_first
-        return 0 if self._blanks_first else LANES + 1
+        return 0 if self._blanks_first else self.lanes + 2  # behind the last, and going back
 
     def learn(self, queues: Sequence[str], rows: Sequence[ChooseJobsRow]) -> None:
         """Note how far the rounds have come.
@@ -68,13 +91,28 @@ class Rounds:
                 ends[place] = row
             elif not row.tenant:
                 blanks.setdefault(place, []).append(Mark(row.available_at, row.id))
+        stretch = self.stretch
+        self._widen(rows)
         for queue in queues:
             for priority in range(PRIORITIES):
                 place = (queue, priority)
-                self._advance(place, ends.get(place), blanks.get(place, []))
+                self._advance(place, ends.get(place), blanks.get(place, []), stretch)
+
+    def _widen(self, rows: Sequence[ChooseJobsRow]) -> None:
+        """Where nothing was found and not everybody was seen the next claim sees more."""
+        limits = {"round": self.lanes, "stretch": self.stretch}
+        if any(row.kind == "job" or row.seen < limits[row.kind] for row in rows) or not rows:
+            self._wider, self._in_vain = 1, 0
+        else:
+            self._wider = min(WIDER, self._wider * 4)
+            self._in_vain += 1
 
     def _advance(
-        self, place: tuple[str, int], end: ChooseJobsRow | None, taken: Sequence[Mark]
+        self,
+        place: tuple[str, int],
+        end: ChooseJobsRow | None,
+        taken: Sequence[Mark],
+        stretch: int,
     ) -> None:
         """Move the beginning of a stretch behind what has been dealt with in it."""
         if end is None:
@@ -82,7 +120,7 @@ class Rounds:
         elif len(taken) < end.blanks:  # there was no room for all
             if taken:
                 self._marks[place] = max(taken)
-        elif end.seen < STRETCH:
+        elif end.seen < stretch:
             self._marks.pop(place, None)
         else:
             self._marks[place] = Mark(end.available_at, end.id)

@@ -23,9 +23,11 @@ from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.lane import Lane
+from jobs.worker.limits import Grant, Limits
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.stats import WorkerStats, account
+from jobs.worker.steering import Steering
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -69,6 +71,7 @@ class Worker(Service):
         idle_poll: timedelta | None = None,
         drain: timedelta = timedelta(seconds=30),
         listen: Literal[False] | str = "auto",
+        limits: Limits | None = None,
     ) -> None:
         """
         Args:
@@ -86,6 +89,8 @@ class Worker(Service):
             listen: Whether to listen for enqueues, and where: ``"auto"`` where ``database`` is, a
                 connection string (a direct one, where ``database`` leads to a pooler), or False.
                 What cannot be heard is found by looking.
+            limits: What this process may do at once of all queues, of a queue and of a tenant, and
+                how fast, beside the slots.
 
         Raises:
             ConfigError: A setting is unusable; the message names it.
@@ -97,7 +102,13 @@ class Worker(Service):
                 fix="Write jobs.Registry.of(module) with the modules that declare your jobs.",
             )
         self.config = configure(
-            name=name, queues=queues, lease=lease, poll=poll, idle_poll=idle_poll, drain=drain
+            name=name,
+            queues=queues,
+            lease=lease,
+            poll=poll,
+            idle_poll=idle_poll,
+            drain=drain,
+            limits=limits,
         )
         super().__init__(self.config.name)
         shown = f"jobs:{self.name}"[:63]
@@ -106,6 +117,9 @@ class Worker(Service):
         self._registry = registry
         self._stats = WorkerStats(self.name)
         self._holding = Holding()
+        self._steering = Steering(self.config.limits)
+        # Only where there is a limit.
+        self._grants: dict[Held, Grant] | None = {} if self._steering.counts else None
         self._until_idle = False
 
     # -- life ------------------------------------------------------------------------------------
@@ -133,7 +147,7 @@ class Worker(Service):
         self._claimer = Claimer(
             claims,
             self.config,
-            Demand(self._lanes, min(1.0, lease / 6)),
+            Demand(self._lanes, min(1.0, lease / 6), self._steering),
             self._take,
             self._choked,
             self._busy,
@@ -187,7 +201,15 @@ class Worker(Service):
 
     def stats(self) -> WorkerStats:
         """A copy of the figures so far."""
-        return replace(self._stats, state=self._state, in_flight=len(self._holding))
+        limiter = self._steering.limiter
+        return replace(
+            self._stats,
+            state=self._state,
+            in_flight=len(self._holding),
+            tenants_counted=limiter.tenants_counted,
+            tenants_paced=limiter.tenants_paced,
+            tenants_refused=limiter.tenants_refused,
+        )
 
     # -- the life of a job -----------------------------------------------------------------------
 
@@ -201,8 +223,13 @@ class Worker(Service):
         return len(self._holding) > 0
 
     def _idle(self) -> None:
-        """Nothing is held and nothing is due."""
-        if self._until_idle and not self._stopping.is_set():
+        """Nothing is held and nothing was found."""
+        if not self._until_idle or self._stopping.is_set():
+            return
+        if not self._steering.whole:  # maybe because it did not look everywhere
+            self._steering.force()
+            self._claimer.wake()
+        elif self._steering.next_at(time.monotonic()) is None:
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
@@ -227,6 +254,7 @@ class Worker(Service):
                 except Exception:  # one that cannot be begun must not take its neighbours along
                     logger.exception("job %s (%s) could not be begun", job.id, row.name)
                     job.outcome = Outcome("released", self.config.unknown_delay)
+                    self._count_out(job)
                     self._settler.submit(job)
         self._crew.rouse()
 
@@ -242,7 +270,16 @@ class Worker(Service):
             return
         if age > self.config.renew_every:
             self._renewer.hurry()
+        if self._grants is not None:
+            self._grants[job] = self._steering.admit(job.row, time.monotonic())
         self._crew.begin(job)
+
+    def _count_out(self, job: Held) -> None:
+        """A job counts against no limit any more."""
+        if self._grants is None or (grant := self._grants.pop(job, None)) is None:
+            return
+        if grant.release() if job.begun else grant.abandon():
+            self._claimer.wake()
 
     def _ended(self, job: Held) -> None:
         """A run has ended, or never begins. Without an outcome nothing may be written about it."""
@@ -250,6 +287,7 @@ class Worker(Service):
             self._settler.submit(job)
         else:
             self._let_go(job)
+        self._count_out(job)
         if self._lanes[job.row.queue].wants:
             self._claimer.wake()
 
@@ -257,6 +295,8 @@ class Worker(Service):
         """A lease is found lost; a job that has ended, or settled by itself, is left alone."""
         if not self._crew.lose(job):
             return
+        if job.task is None:  # it will not end, since it has not begun
+            self._count_out(job)
         self._stats.lost += 1
         logger.error(
             "job %s (%s) lost its lease and is cancelled: %s",
