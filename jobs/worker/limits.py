@@ -211,8 +211,9 @@ class Limiter:
         left = max(0, left)
         while left > 0:
             open_ones = [queue for queue in queues if given[queue] < wanted[queue]]
-            for queue in open_ones:
-                part = min(max(1, left // len(open_ones)), wanted[queue] - given[queue], left)
+            for after, queue in enumerate(open_ones):
+                share = max(1, left // (len(open_ones) - after))
+                part = min(share, wanted[queue] - given[queue], left)
                 given[queue] += part
                 left -= part
         return {queue: count for queue, count in given.items() if count}
