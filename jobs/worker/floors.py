@@ -59,6 +59,9 @@ class _Sweep:
 
     def done(self, queues: Iterable[str], began: float, ended: float, cost: float) -> None:
         self._free_at = ended + cost / SHARE
+        self.covered(queues, began)
+
+    def covered(self, queues: Iterable[str], began: float) -> None:
         for queue in queues:
             self._queues[queue] = began
 
@@ -66,17 +69,20 @@ class _Sweep:
 class _Usual:
     """How long a claim takes that begins at the floor."""
 
-    __slots__ = ("_call", "_job")
+    __slots__ = ("_call", "_job", "known")
 
     def __init__(self) -> None:
+        self.known = False
         self._call = 0.0
         self._job = 0.0
 
     def learn(self, seconds: float, jobs: int) -> None:
+        self.known = True
         if jobs:
-            self._job += (max(0.0, seconds - self._call) / jobs - self._job) / 4
+            each = max(0.0, seconds - self._call) / jobs
+            self._job = each if not self._job else self._job + (each - self._job) / 4
         else:
-            self._call += (seconds - self._call) / 4
+            self._call = seconds if not self._call else self._call + (seconds - self._call) / 4
 
     def beyond(self, seconds: float, jobs: int) -> float:
         """How much longer this one took."""
@@ -110,7 +116,8 @@ class Floors:
         backed_up = queue in self._backed_up
         if not any(self._marks.get(queue, ())) or self._whole.allows(queue, backed_up, now):
             return "whole"
-        return "near" if self._near.allows(queue, backed_up, now) else "floor"
+        near = self._usual.known and self._near.allows(queue, backed_up, now)
+        return "near" if near else "floor"
 
     def floors(
         self, reaches: Mapping[str, Reach], orders: Sequence[Sequence[int]]
@@ -188,5 +195,6 @@ class Floors:
         cost = self._usual.beyond(seconds, jobs)
         if whole:
             self._whole.done(whole, began, ended, cost)
+            self._near.covered(whole, began)
         if near:
             self._near.done(near, began, ended, cost)
