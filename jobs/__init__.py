@@ -39,19 +39,43 @@ from jobs.errors import (
     PageInvalid,
     PayloadUnreadable,
     RetryAfter,
+    ScheduleExists,
+    ScheduleInvalid,
+    ScheduleNotFound,
     SchemaOutdated,
     SchemaTooNew,
     TenantRequired,
     Terminal,
+    TransactionRequired,
     UnknownJob,
     UnknownState,
 )
+from jobs.faults import (
+    JobCancelled,
+    JobDead,
+    JobFailed,
+    JobRefused,
+    ProcessDied,
+    ResultInTransaction,
+    ResultInvalid,
+    ResultTimeout,
+    ResultUnavailable,
+    ResultUnreadable,
+    RunConnectionUnavailable,
+    RunFeatureUnavailable,
+)
+from jobs.firing import Entry
 from jobs.hooks import Settled
 from jobs.ids import uuid7
 from jobs.middleware import Middleware
 from jobs.registry import Registry
+from jobs.relay import Relay, RelayStats
 from jobs.retry import Retry
 from jobs.run import Run
+from jobs.scheduler import Scheduler, SchedulerStats
+from jobs.staging import Staged
+from jobs.tasking import TaskHandle, task
+from jobs.tenancy import current_tenant, tenant_scope
 from jobs.worker import Limits, Worker, WorkerStats
 
 __all__ = [
@@ -71,6 +95,7 @@ __all__ = [
     "EnqueueContended",
     "EnqueueError",
     "Enqueued",
+    "Entry",
     "ErrorClass",
     "ErrorRules",
     "IdempotencyRequired",
@@ -78,10 +103,14 @@ __all__ = [
     "IsolationUnsupported",
     "Item",
     "JobBusy",
+    "JobCancelled",
+    "JobDead",
+    "JobFailed",
     "JobHandle",
     "JobNotCancellable",
     "JobNotFound",
     "JobNotRequeueable",
+    "JobRefused",
     "JobTimeout",
     "JobsError",
     "LeaseLost",
@@ -96,20 +125,41 @@ __all__ = [
     "ModuleShadowed",
     "PageInvalid",
     "PayloadUnreadable",
+    "ProcessDied",
     "Registry",
+    "Relay",
+    "RelayStats",
+    "ResultInTransaction",
+    "ResultInvalid",
+    "ResultTimeout",
+    "ResultUnavailable",
+    "ResultUnreadable",
     "Retry",
     "RetryAfter",
     "Run",
+    "RunConnectionUnavailable",
+    "RunFeatureUnavailable",
+    "ScheduleExists",
+    "ScheduleInvalid",
+    "ScheduleNotFound",
+    "Scheduler",
+    "SchedulerStats",
     "SchemaOutdated",
     "SchemaTooNew",
     "Settled",
+    "Staged",
+    "TaskHandle",
     "TenantRequired",
     "Terminal",
+    "TransactionRequired",
     "UnknownJob",
     "UnknownState",
     "Worker",
     "WorkerStats",
+    "current_tenant",
     "job",
+    "task",
+    "tenant_scope",
     "uuid7",
 ]
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Final, ForwardRef, Protocol, TypeVar, get_args, overload
 from weakref import WeakValueDictionary
@@ -24,14 +24,17 @@ from jobs.definition import (
     KeyOf,
     NoKey,
     NoTenant,
+    R,
     Scope,
     TenantOf,
+    Where,
     type_name,
 )
 from jobs.errors import DeclarationError, DuplicateName, IdempotencyRequired, TenantRequired
 from jobs.handle import BUILDER, JobHandle
 from jobs.hooks import Hook, checked_hook
 from jobs.payload import text_problem
+from jobs.results import ResultCodec
 from jobs.retry import LONGEST, Retry
 
 __all__ = ["NO_KEY", "NO_TENANT", "Item", "JobHandle", "NoKey", "NoTenant", "job"]
@@ -62,10 +65,13 @@ class Declaration:
         retry: Retry,
         timeout: timedelta | None,
         priority: int,
+        require_transaction: bool,
+        executor: Where | None,
         errors: ErrorRules,
         on_settled: Hook | None,
     ) -> None:
         self._name = name
+        self._executor = executor
         self._settings: dict[str, Any] = {
             "queue": queue,
             "tenant": tenant,
@@ -74,18 +80,24 @@ class Declaration:
             "retry": retry,
             "timeout": timeout,
             "priority": priority,
+            "require_transaction": require_transaction,
             "errors": errors,
             "on_settled": on_settled,
         }
 
     @overload
-    def __call__(self, fn: Callable[[M], object]) -> JobHandle[M]: ...
+    def __call__(self, fn: Callable[[M], Coroutine[Any, Any, R]]) -> JobHandle[M, R]: ...
     @overload
-    def __call__(self, fn: Callable[[M, Any], object]) -> JobHandle[M]: ...
+    def __call__(self, fn: Callable[[M, Any], Coroutine[Any, Any, R]]) -> JobHandle[M, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[M], R]) -> JobHandle[M, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[M, Any], R]) -> JobHandle[M, R]: ...
     def __call__(self, fn: Callable[..., object]) -> JobHandle[Any]:
         """Return the handle of the job that ``fn`` does. Raises DeclarationError."""
         # The scope in which the function is declared, for models that are local to it.
-        model, takes_run = _signature(fn, sys._getframe(1).f_locals)
+        scope = sys._getframe(1).f_locals
+        model, takes_run = _signature(fn, scope)
         name = self._name
         if name is None:
             name = getattr(fn, "__name__", "")
@@ -95,7 +107,9 @@ class Declaration:
             input_type=model,
             fn=fn,
             is_async=_is_async(fn),
+            executor=_where(fn, self._executor),
             takes_run=takes_run,
+            results=_results(fn, scope),
             name_stated=self._name is not None,
             proof=BUILDER,
             **self._settings,
@@ -119,6 +133,8 @@ class _Job(Protocol):
         retry: Retry = DEFAULT_RETRY,
         timeout: timedelta | None = None,
         priority: int = 0,
+        require_transaction: bool = False,
+        executor: Where | None = None,
         errors: ErrorRules = NO_RULES,
         on_settled: Hook | None = None,
     ) -> Declaration: ...
@@ -136,13 +152,16 @@ def _job(
     retry: Retry = DEFAULT_RETRY,
     timeout: timedelta | None = None,
     priority: int = 0,
+    require_transaction: bool = False,
+    executor: Where | None = None,
     errors: ErrorRules = NO_RULES,
     on_settled: Hook | None = None,
 ) -> Declaration:
     """Declare a job: decorates a function of its input, and optionally of its run.
 
-    The input is annotated with a pydantic model, the run with `jobs.Run`. The function may be
-    asynchronous; others run in a thread.
+    The input is annotated with a pydantic model, the run with `jobs.Run`. What the function returns
+    is stored with the finished job, as the annotation of the return value says; annotated with None
+    it stores nothing.
 
     Args:
         tenant: A function of the input that returns the tenant the job belongs to, at most 255
@@ -157,6 +176,12 @@ def _job(
         retry: What happens after a failed attempt.
         timeout: Longest duration of an attempt; None for no end.
         priority: 0 (runs first) to 3.
+        require_transaction: Whether its jobs are enqueued and staged only inside a transaction; a
+            call may say otherwise.
+        executor: Where the function runs: ``"async"`` on the event loop, which is the default of
+            asynchronous functions and theirs alone; ``"thread"``, the default of all others;
+            ``"process"`` in a process of its own, for functions that compute. That one must be
+            found under its name in a module that can be imported.
         errors: What errors mean for the next try, by their type: ``"terminal"``, ``"retry"``, a
             timedelta, or a function of the error that returns one of them or None. Goes before the
             rules of the registry.
@@ -203,6 +228,14 @@ def _job(
             )
     if type(priority) is not int or priority not in PRIORITIES:
         raise DeclarationError(f"priority: must be 0, 1, 2 or 3, and is {priority!r:.200}")
+    if not isinstance(require_transaction, bool):
+        raise DeclarationError(
+            f"require_transaction: must be True or False, and is {require_transaction!r:.200}"
+        )
+    if executor not in (None, "async", "thread", "process"):
+        raise DeclarationError(
+            f"executor: must be 'async', 'thread' or 'process', and is {executor!r:.200}"
+        )
     errors = checked_rules("errors", errors)
     if on_settled is not None:
         checked_hook(on_settled)
@@ -215,6 +248,8 @@ def _job(
         retry=retry,
         timeout=timeout,
         priority=priority,
+        require_transaction=require_transaction,
+        executor=executor,
         errors=errors,
         on_settled=on_settled,
     )
@@ -278,15 +313,46 @@ def _signature(fn: object, scope: Mapping[str, Any]) -> tuple[type[BaseModel], b
 
 
 def _parameters(fn: Callable[..., object]) -> typing.Iterable[inspect.Parameter]:
+    return _lazy_signature(fn).parameters.values()
+
+
+def _lazy_signature(fn: Callable[..., object]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
         # Annotations are evaluated lazily there, and one that is for type checkers only must not
         # be in the way.
         import annotationlib
 
-        return inspect.signature(
-            fn, annotation_format=annotationlib.Format.FORWARDREF
-        ).parameters.values()
-    return inspect.signature(fn).parameters.values()
+        return inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(fn)
+
+
+def _results(fn: Callable[..., object], scope: Mapping[str, Any]) -> ResultCodec:
+    """Return what stores the values that the function returns."""
+    given = _lazy_signature(fn).return_annotation
+    known = _resolved(fn, given, scope)
+    try:
+        return ResultCodec(known, lambda: _resolved(fn, given, {}))
+    except DeclarationError as error:
+        error.cause = f"job function {getattr(fn, '__name__', type_name(fn))!r}: {error.cause}"
+        raise
+
+
+def _where(fn: Callable[..., object], asked: Where | None) -> Where:
+    """Return where the function runs, and refuse what could not run there."""
+    who = f"job function {getattr(fn, '__name__', type_name(fn))!r}"
+    if _is_async(fn) != (asked == "async") and asked is not None:
+        kind = "asynchronous" if _is_async(fn) else "not asynchronous"
+        raise DeclarationError(f"executor: {who} is {kind}, and cannot run as {asked!r}")
+    if asked == "process":
+        name, module = getattr(fn, "__qualname__", None), getattr(fn, "__module__", None)
+        if not name or "<" in name or not module or module == "__main__":
+            raise DeclarationError(
+                f"executor: {who} is not found under its name in a module that another process "
+                f"can import: {module}.{name}",
+                fix="Declare it at the top of a module that is imported, not in a function and "
+                "not in the script that is started.",
+            )
+    return asked or ("async" if _is_async(fn) else "thread")
 
 
 def _resolved(fn: object, annotation: Any, scope: Mapping[str, Any]) -> Any:

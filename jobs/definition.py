@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from jobs.classify import ErrorRules, described_rules
 from jobs.enqueue import OnConflict, Row, Target
@@ -18,9 +19,11 @@ from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequ
 from jobs.hooks import Hook
 from jobs.ids import uuid7
 from jobs.payload import Codec, text_problem
+from jobs.results import ResultCodec
 from jobs.retry import LONGEST, Retry
 
 M = TypeVar("M", bound=BaseModel)
+R = TypeVarWithDefault("R", default=Any)
 
 NAME_LIMIT: Final = 255
 KEY_LIMIT: Final = 16_384
@@ -36,6 +39,7 @@ _LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 
 Scope: TypeAlias = Literal["live", "waiting"]
+Where: TypeAlias = Literal["async", "thread", "process"]
 
 
 class NoTenant(enum.Enum):
@@ -78,7 +82,7 @@ class Item(Generic[M]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Definition(Generic[M]):
+class Definition(Generic[M, R]):
     """A declared job as data. Users meet it as `jobs.JobHandle`, which adds how to enqueue it.
 
     Attributes:
@@ -86,15 +90,18 @@ class Definition(Generic[M]):
         queue: The queue its jobs wait in.
         input_type: The pydantic model of its payload.
         fn: The decorated function.
-        is_async: Whether ``fn`` is an asynchronous function; others run in a thread.
+        is_async: Whether ``fn`` is an asynchronous function.
+        executor: Where ``fn`` runs: on the event loop, in a thread or in a process of its own.
         takes_run: Whether ``fn`` takes the `Run` as its second argument.
         retry: What happens after a failed attempt.
         timeout: Longest duration of an attempt, None for no end.
         priority: 0 to 3, 0 runs first.
         idempotency_scope: ``"live"`` or ``"waiting"``.
+        require_transaction: Whether its jobs are enqueued and staged in transactions only.
         name_stated: Whether the declaration states the name.
         tenant: The function that derives the tenant, or `NO_TENANT`.
         idempotency_key: The function that derives the key, or `NO_KEY`.
+        results: From what ``fn`` returns to the text that is stored, and back.
         errors: What errors mean for the next try, by their type.
         on_settled: What is called when a job has ended, or None.
     """
@@ -104,14 +111,17 @@ class Definition(Generic[M]):
     input_type: type[M]
     fn: Callable[..., Any]
     is_async: bool
+    executor: Where
     takes_run: bool
     retry: Retry
     timeout: timedelta | None
     priority: int
     idempotency_scope: Scope
+    require_transaction: bool
     name_stated: bool
     tenant: TenantOf
     idempotency_key: KeyOf
+    results: ResultCodec
     errors: ErrorRules
     on_settled: Hook | None
     _codec: Codec[M] = field(init=False, repr=False)
@@ -174,10 +184,12 @@ class Definition(Generic[M]):
             "queue": self.queue,
             "input": schema,
             "retry": self.retry.describe(),
+            "executor": self.executor,
             "timeout": None if self.timeout is None else self.timeout.total_seconds(),
             "priority": self.priority,
             "idempotent": self.idempotent,
             "idempotency_scope": self.idempotency_scope,
+            "require_transaction": self.require_transaction,
             "errors": described_rules(self.errors),
             "on_settled": self.on_settled is not None,
         }
@@ -271,6 +283,14 @@ class Definition(Generic[M]):
             enqueued_by=enqueued_by,
             on_conflict=on_conflict,
         )
+
+    def transactional(self, asked: bool | None) -> bool:
+        """Whether an enqueue must be in a transaction: as asked, else as declared."""
+        if asked is not None and not isinstance(asked, bool):
+            raise InvalidInput(
+                f"must be True, False or None, and is {asked!r:.200}", field="require_transaction"
+            )
+        return self.require_transaction if asked is None else asked
 
     def _derive(self, what: str, function: Callable[[M], str], input: M) -> object:
         try:

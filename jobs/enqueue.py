@@ -292,16 +292,17 @@ def _lock_order(row: Row) -> tuple[bytes, bool, bytes, int]:
 
 def _chunks(rows: list[Row]) -> list[list[Row]]:
     """Cut rows into bulk statements, each in the order given, which jobs of one priority run in."""
-    chunks = _cut(rows)
+    chunks = cut_rows(rows)
     if len(chunks) == 1 or not any(row.supplied or row.key is not None for row in rows):
         return chunks
     # One order over all chunks, the one that the statement keeps within each: two bulk enqueues
     # of the same keys then wait for each other and never deadlock.
-    chunks = _cut(sorted(rows, key=_lock_order))
+    chunks = cut_rows(sorted(rows, key=_lock_order))
     return [sorted(chunk, key=lambda row: row.run_id) for chunk in chunks]
 
 
-def _cut(rows: Sequence[Row]) -> list[list[Row]]:
+def cut_rows(rows: Sequence[Row]) -> list[list[Row]]:
+    """Cut rows into bulk statements that each take a bounded amount of memory, in order."""
     chunks: list[list[Row]] = []
     size = 0
     for row in rows:

@@ -48,6 +48,22 @@ class DuplicateName(DeclarationError):
     fix = "Give each job its own name with name=..., and export each handle once."
 
 
+class ScheduleInvalid(DeclarationError):
+    """Raised when a task or a schedule could not be due, or not fire, as it is declared.
+
+    Attributes:
+        field: What is wrong: ``cron hour``, ``tz``, ``every``, ``catch_up``, ``entries[2]`` or so.
+    """
+
+    code = "JOB_SCHEDULE_INVALID"
+    fix = "Correct the field named in the message."
+
+    def __init__(self, cause: str, *, field: str, fix: str | None = None) -> None:
+        super().__init__(f"{field}: {cause}", fix=fix)
+        self.reason = cause
+        self.field = field
+
+
 class ModuleShadowed(JobsError, ImportError):
     """Raised when a module of the application is called ``jobs``, the name of this library."""
 
@@ -138,6 +154,13 @@ class EnqueueContended(EnqueueError):
     fix = "Roll back and run the transaction again."
 
 
+class TransactionRequired(EnqueueError):
+    """Raised when a job is to be enqueued or staged only in a transaction, and there is none."""
+
+    code = "OUTBOX_NO_TX"
+    fix = "Enqueue inside `with conn.transaction():`, or pass require_transaction=False."
+
+
 class PayloadUnreadable(JobsError, ValueError):
     """Raised before a run when the stored payload is not JSON or does not fit the model."""
 
@@ -164,6 +187,20 @@ class ControlInvalid(JobsError, ValueError):
 
     code = "JOB_CONTROL_INVALID"
     fix = "Correct the argument named in the message."
+
+
+class ScheduleNotFound(JobsError, LookupError):
+    """Raised when there is no schedule of the name."""
+
+    code = "JOB_SCHEDULE_NOT_FOUND"
+    fix = "Check the name with `jobs tasks list`; a declared task is there once a scheduler ran."
+
+
+class ScheduleExists(JobsError):
+    """Raised when a schedule is made under a name that another has. Nothing was changed."""
+
+    code = "JOB_SCHEDULE_EXISTS"
+    fix = "Change that one with change_schedule, or choose another name."
 
 
 class JobNotCancellable(JobsError):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import InitVar, dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, NamedTuple, TypeVar, final, overload
+from typing import Any, Final, TypeVar, final, overload
 from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
 from pydantic import BaseModel
 
-from jobs.definition import Definition, Item, type_name
+from jobs.awaiting import Wait
+from jobs.definition import Item, R, type_name
 from jobs.enqueue import (
     Enqueued,
     OnConflict,
@@ -21,17 +22,14 @@ from jobs.enqueue import (
     guard_for_many,
 )
 from jobs.errors import ConnectionUnsupported, DeclarationError, InvalidInput
-from jobs.flavour import Plan
-from jobs.sending import Guard, send, send_async
+from jobs.sending import Guard, Operation, perform
+from jobs.staging import Staging
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
-class _Operation(NamedTuple, Generic[T]):
-    plan: Callable[[], Plan[T]]
-    guard: Guard
-
+DEFAULT_WAIT: Final = timedelta(seconds=30)
 
 # Whoever holds it built the handle through jobs.job.
 BUILDER: Final = object()
@@ -39,7 +37,7 @@ BUILDER: Final = object()
 
 @final
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class JobHandle(Definition[M]):
+class JobHandle(Staging[M, R]):
     """A declared job. Made by the decorator `jobs.job` and by nothing else.
 
     Its attributes are those of `Definition`. It is the same object wherever it is copied or
@@ -78,6 +76,7 @@ class JobHandle(Definition[M]):
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         on_conflict: OnConflict = "return",
+        require_transaction: bool | None = None,
     ) -> Enqueued: ...
 
     @overload
@@ -93,6 +92,7 @@ class JobHandle(Definition[M]):
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         on_conflict: OnConflict = "return",
+        require_transaction: bool | None = None,
     ) -> Coroutine[Any, Any, Enqueued]: ...
 
     def enqueue(
@@ -107,6 +107,7 @@ class JobHandle(Definition[M]):
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         on_conflict: OnConflict = "return",
+        require_transaction: bool | None = None,
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
         """Enqueue one job, in the transaction of ``conn``: it exists once that commits.
 
@@ -123,10 +124,13 @@ class JobHandle(Definition[M]):
             traceparent: W3C trace parent to carry into the run.
             on_conflict: ``"return"`` answers with the job that has the idempotency key or the id,
                 ``"raise"`` raises DuplicateJob.
+            require_transaction: Whether to refuse a connection in autocommit mode that is in no
+                transaction, by default as the declaration says.
 
         Raises:
             InvalidInput: Something cannot be stored; names the path. Nothing was sent.
             TenantRequired, IdempotencyRequired: The derived tenant or key is empty.
+            TransactionRequired: See ``require_transaction``. Nothing was sent.
             DuplicateJob: See ``on_conflict``.
             EnqueueContended: The database gave up waiting for a session that enqueues the same key.
             IsolationUnsupported, ConnectionUnsupported: ``conn`` cannot be used for this.
@@ -136,13 +140,15 @@ class JobHandle(Definition[M]):
         ending, a job of the same idempotency key or id.
         """
 
-        def prepare() -> _Operation[Enqueued]:
+        def prepare() -> Operation[Enqueued]:
             row = self.row(input, delay, run_at, priority, id)
             target = self.target(traceparent, enqueued_by, on_conflict)
             guard = Guard.TRANSACTION if row.supplied else Guard.NONE
-            return _Operation(lambda: enqueue_one(target, row), guard)
+            return Operation(
+                lambda: enqueue_one(target, row), guard, self.transactional(require_transaction)
+            )
 
-        return _perform(conn, prepare)
+        return perform(conn, prepare)
 
     @overload
     def enqueue_many(
@@ -156,6 +162,7 @@ class JobHandle(Definition[M]):
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         on_conflict: OnConflict = "return",
+        require_transaction: bool | None = None,
     ) -> list[Enqueued]: ...
 
     @overload
@@ -170,6 +177,7 @@ class JobHandle(Definition[M]):
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         on_conflict: OnConflict = "return",
+        require_transaction: bool | None = None,
     ) -> Coroutine[Any, Any, list[Enqueued]]: ...
 
     def enqueue_many(
@@ -183,6 +191,7 @@ class JobHandle(Definition[M]):
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         on_conflict: OnConflict = "return",
+        require_transaction: bool | None = None,
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         """Enqueue many jobs in one statement for each 5,000 of them; all of them or none.
 
@@ -192,6 +201,7 @@ class JobHandle(Definition[M]):
             delay, run_at, priority, enqueued_by, traceparent: As for `enqueue`, for all items that
                 do not say otherwise.
             on_conflict: As for `enqueue`. With ``"raise"`` nothing is left written.
+            require_transaction: As for `enqueue`.
 
         Returns:
             One answer for each item, in their order. Where a key or an id repeats among the items
@@ -201,13 +211,15 @@ class JobHandle(Definition[M]):
         before anything is sent.
         """
 
-        def prepare() -> _Operation[list[Enqueued]]:
+        def prepare() -> Operation[list[Enqueued]]:
             target = self.target(traceparent, enqueued_by, on_conflict)
             rows = list(self.rows(items, delay, run_at, priority))
             guard = guard_for_many(target, rows)
-            return _Operation(lambda: enqueue_many(target, rows), guard)
+            return Operation(
+                lambda: enqueue_many(target, rows), guard, self.transactional(require_transaction)
+            )
 
-        return _perform(conn, prepare)
+        return perform(conn, prepare)
 
     @overload
     def copy_many(
@@ -218,6 +230,7 @@ class JobHandle(Definition[M]):
         priority: int | None = None,
         enqueued_by: str | None = None,
         traceparent: str | None = None,
+        require_transaction: bool | None = None,
     ) -> int: ...
 
     @overload
@@ -229,6 +242,7 @@ class JobHandle(Definition[M]):
         priority: int | None = None,
         enqueued_by: str | None = None,
         traceparent: str | None = None,
+        require_transaction: bool | None = None,
     ) -> Coroutine[Any, Any, int]: ...
 
     def copy_many(
@@ -239,13 +253,14 @@ class JobHandle(Definition[M]):
         priority: int | None = None,
         enqueued_by: str | None = None,
         traceparent: str | None = None,
+        require_transaction: bool | None = None,
     ) -> int | Coroutine[Any, Any, int]:
         """Enqueue a stream of jobs without idempotency keys through COPY, due at once.
 
         Args:
             conn: As for `enqueue`, not in pipeline mode.
             inputs: Payloads as for `enqueue`, read one by one and never held all at once.
-            priority, enqueued_by, traceparent: As for `enqueue`, for all of them.
+            priority, enqueued_by, traceparent, require_transaction: As for `enqueue`, for all.
 
         Returns:
             How many were enqueued.
@@ -254,7 +269,7 @@ class JobHandle(Definition[M]):
         written then, and a transaction that ``conn`` was in goes on.
         """
 
-        def prepare() -> _Operation[int]:
+        def prepare() -> Operation[int]:
             if self.idempotent:
                 raise InvalidInput(
                     f"job {self.name!r} has one, and COPY cannot look for others of the same key",
@@ -263,27 +278,62 @@ class JobHandle(Definition[M]):
                 )
             target = self.target(traceparent, enqueued_by, "return")
             rows = self.rows(inputs, None, None, priority)
-            return _Operation(lambda: copy_many(target, rows), Guard.SAVEPOINT)
+            return Operation(
+                lambda: copy_many(target, rows),
+                Guard.SAVEPOINT,
+                self.transactional(require_transaction),
+            )
 
-        return _perform(conn, prepare)
+        return perform(conn, prepare)
 
+    @overload
+    def result(
+        self, conn: Connection[Any], id: UUID, *, timeout: timedelta | None = DEFAULT_WAIT
+    ) -> R: ...
 
-# -- either flavour of connection -----------------------------------------------------------------
+    @overload
+    def result(
+        self, conn: AsyncConnection[Any], id: UUID, *, timeout: timedelta | None = DEFAULT_WAIT
+    ) -> Coroutine[Any, Any, R]: ...
 
+    def result(
+        self,
+        conn: Connection[Any] | AsyncConnection[Any],
+        id: UUID,
+        *,
+        timeout: timedelta | None = DEFAULT_WAIT,
+    ) -> R | Coroutine[Any, Any, R]:
+        """Wait until a job of this declaration has ended, and return what its function returned.
 
-def _perform(
-    conn: Connection[Any] | AsyncConnection[Any], prepare: Callable[[], _Operation[T]]
-) -> T | Coroutine[Any, Any, T]:
-    if isinstance(conn, Connection):
-        operation = prepare()
-        return send(conn, operation.plan, operation.guard)
-    if isinstance(conn, AsyncConnection):
-        return _perform_async(conn, prepare)
-    raise ConnectionUnsupported(
-        f"jobs are enqueued on a psycopg 3 connection, and a {type_name(conn)} was given"
-    )
+        Looks at once and then again and again, 20 ms after the first look and up to 1 s apart. In
+        an open transaction it looks once.
 
+        Args:
+            conn: As for `enqueue`. A synchronous one blocks the thread.
+            id: The job, as the enqueue has answered.
+            timeout: How long to wait at most; 0 looks once, None waits for as long as it takes.
 
-async def _perform_async(conn: AsyncConnection[Any], prepare: Callable[[], _Operation[T]]) -> T:
-    operation = prepare()
-    return await send_async(conn, operation.plan, operation.guard)
+        Returns:
+            The value as the function's annotation says; None where it stores nothing.
+
+        Raises:
+            JobDead, JobFailed, JobCancelled, JobRefused: It ended otherwise; all of them are
+                ResultUnavailable.
+            JobNotFound: No job of this name has the id, or retention has removed it.
+            ResultTimeout: It has not ended in time. It goes on.
+            ResultInTransaction: It has not ended, and ``conn`` is in a transaction.
+            ResultUnreadable: What is stored does not fit the annotation.
+            InvalidInput: ``id`` or ``timeout`` is none.
+            ConnectionUnsupported: ``conn`` is no psycopg 3 connection.
+
+        Locks and writes nothing, and leaves no transaction open.
+        """
+        wait = Wait(self.name, self.results, id, timeout)
+        if isinstance(conn, Connection):
+            answer: R = wait.run(conn)
+            return answer
+        if isinstance(conn, AsyncConnection):
+            return wait.run_async(conn)
+        raise ConnectionUnsupported(
+            f"results are read on a psycopg 3 connection, and a {type_name(conn)} was given"
+        )

@@ -80,6 +80,10 @@ class JobRecord(NamedTuple):
         traceparent: W3C trace parent of the enqueue, if one was given.
         enqueued_by: Who asked, for audit. Never an authority.
         input: The payload as JSON text. None in a page, which does not read it.
+        progress: How far the newest run that said so was, from 0 to 1.
+        progress_message: What it said of it.
+        result: What the function of a completed job returned, as JSON text; None for nothing, and
+            in a page.
     """
 
     id: UUID
@@ -107,6 +111,9 @@ class JobRecord(NamedTuple):
     traceparent: str | None
     enqueued_by: str | None
     input: str | None = None
+    progress: float | None = None
+    progress_message: str | None = None
+    result: str | None = None
 
 
 class Page(NamedTuple):
@@ -178,7 +185,7 @@ def _get_job(id: UUID) -> Plan[JobRecord]:
     row = yield from call(sql.get_job, sql.get_job_async, id=id)
     if row is None:
         raise JobNotFound(f"no job has the id {id}")
-    return _record(row, row.input)
+    return _record(row, row.input, row.result)
 
 
 @overload
@@ -280,7 +287,7 @@ def _list_jobs(
     statements = _LISTINGS[state in _UNSUCCESSFUL, newest_first]
     # One more than asked tells whether there is a next page.
     rows = yield from call(*statements, state=state, page_size=page_size + 1, **filters)
-    jobs = [_record(row, None) for row in rows[:page_size]]
+    jobs = [_record(row) for row in rows[:page_size]]
     return Page(jobs, jobs[-1].id if len(rows) > page_size else None)
 
 
@@ -340,7 +347,7 @@ _Row: TypeAlias = (
 )
 
 
-def _record(row: _Row, input: str | None) -> JobRecord:
+def _record(row: _Row, input: str | None = None, result: str | None = None) -> JobRecord:
     if row.state not in _STATES:
         raise UnknownState(f"job {row.id} is in the state {row.state!r}")
     return JobRecord(
@@ -360,6 +367,8 @@ def _record(row: _Row, input: str | None) -> JobRecord:
         lease_expires_at=_utc(row.lease_expires_at),
         cancel_requested_at=_utc(row.cancel_requested_at),
         cancel_reason=row.cancel_reason,
+        progress=row.progress,
+        progress_message=row.progress_message,
         created_at=row.created_at.astimezone(UTC),
         settled_at=_utc(row.settled_at),
         stop_reason=row.stop_reason,
@@ -369,6 +378,7 @@ def _record(row: _Row, input: str | None) -> JobRecord:
         traceparent=row.traceparent,
         enqueued_by=row.enqueued_by,
         input=input,
+        result=result,
     )
 
 

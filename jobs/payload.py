@@ -31,7 +31,7 @@ PAYLOAD_LIMIT: Final = 128 * 1024 * 1024
 
 # Accept field names and aliases alike on the way back: a model may have an alias for one direction
 # only. Older versions of pydantic know aliases only, and refuse the arguments.
-_BOTH_NAMES: Final[Mapping[str, Any]] = (
+BOTH_NAMES: Final[Mapping[str, Any]] = (
     {"by_alias": True, "by_name": True}
     if tuple(int(part) for part in pydantic.VERSION.split(".")[:2]) >= (2, 11)
     else {}
@@ -118,7 +118,7 @@ class Codec(Generic[M]):
             ) from error
 
     def _validate(self, text: str) -> M:
-        return self.model.model_validate_json(text, **_BOTH_NAMES)
+        return self.model.model_validate_json(text, **BOTH_NAMES)
 
 
 def text_problem(value: object, limit: int) -> str | None:
@@ -143,17 +143,13 @@ def _plain(text: str) -> object:
 
 def _invalid(error: Exception) -> InvalidInput:
     """The refusal of a value that the model does not accept."""
-    if isinstance(error, ValidationError):
-        path, problem = _first_problem(error)
-        return InvalidInput(problem, field=path)
-    return InvalidInput(f"its validation raised {_described(error)}", field="input")
+    path, problem = first_problem(error, "input")
+    return InvalidInput(problem, field=path)
 
 
 def _not_accepted_back(error: Exception) -> InvalidInput:
     """The refusal of a model whose own JSON it does not accept."""
-    path, problem = "input", f"the validation raised {_described(error)}"
-    if isinstance(error, ValidationError):
-        path, problem = _first_problem(error)
+    path, problem = first_problem(error, "input")
     return InvalidInput(
         f"comes back from JSON as something the model refuses: {problem}",
         field=path,
@@ -161,11 +157,14 @@ def _not_accepted_back(error: Exception) -> InvalidInput:
     )
 
 
-def _first_problem(error: ValidationError) -> tuple[str, str]:
+def first_problem(error: Exception, root: str) -> tuple[str, str]:
+    """Return the path and the message of what a validation found first."""
+    if not isinstance(error, ValidationError):
+        return root, f"its validation raised {_described(error)}"
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return json_path("input", first["loc"]), f"{first['msg']}{more}"
+    return json_path(root, first["loc"]), f"{first['msg']}{more}"
 
 
 def _refusal(flaw: Flaw) -> InvalidInput:

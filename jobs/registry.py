@@ -1,4 +1,4 @@
-"""Which jobs a process knows: collected from modules, looked up by name."""
+"""Which jobs and tasks a process knows: collected from modules, looked up by name."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from jobs.classify import NO_RULES, ErrorRules, checked_rules
 from jobs.declare import JobHandle, place
 from jobs.errors import ConfigError, DeclarationError, DuplicateName, ModuleShadowed
 from jobs.middleware import Middleware, checked_middleware
+from jobs.tasking import TaskHandle
+from jobs.tasking import place as place_of_task
 
 
 @final
 class Registry:
-    """The jobs that some modules export. Made by `Registry.of`; it never changes.
+    """The jobs and tasks that some modules export. Made by `Registry.of`; it never changes.
 
-    Iteration is in the order of the names by code point, whatever the locale.
+    Iteration is over the jobs, in the order of the names by code point, whatever the locale.
 
     Attributes:
+        tasks: The tasks, in the same order.
         errors: What errors mean for the next try of any of its jobs, by their type.
         middleware: What is entered around every run of any of its jobs, the first outermost.
     """
@@ -32,8 +35,11 @@ class Registry:
         jobs: dict[str, JobHandle[Any]],
         errors: ErrorRules = NO_RULES,
         middleware: tuple[Middleware, ...] = (),
+        tasks: dict[str, TaskHandle] | None = None,
     ) -> None:
         self._jobs = {name: jobs[name] for name in sorted(jobs)}
+        self._tasks = {name: (tasks or {})[name] for name in sorted(tasks or {})}
+        self.tasks: tuple[TaskHandle, ...] = tuple(self._tasks.values())
         self.errors = errors
         self.middleware = middleware
 
@@ -44,10 +50,10 @@ class Registry:
         errors: ErrorRules = NO_RULES,
         middleware: Iterable[Middleware] = (),
     ) -> Registry:
-        """Collect the jobs of modules: their public names that are bound to a `JobHandle`.
+        """Collect what modules export: public names bound to a `JobHandle` or a `TaskHandle`.
 
-        Anything else in a module is ignored. A job that several modules export under one name
-        counts once.
+        Anything else in a module is ignored. A job or task that several modules export under one
+        name counts once. A job and a task may have the same name.
 
         Args:
             modules: Modules that declare or import jobs.
@@ -56,14 +62,15 @@ class Registry:
                 of these jobs, inside the middleware of the worker.
 
         Raises:
-            DuplicateName: Two jobs have one name, or one job is exported under two names.
+            DuplicateName: Two jobs, or two tasks, have one name, or one is exported under two.
             DeclarationError: Something else than a module is given, or a rule that is none.
             ConfigError: ``middleware`` is no list of functions.
         """
         errors = checked_rules("errors", errors)
         around = checked_middleware("middleware", middleware)
         exports: dict[int, tuple[str, str]] = {}
-        found: dict[str, JobHandle[Any]] = {}
+        jobs: dict[str, JobHandle[Any]] = {}
+        tasks: dict[str, TaskHandle] = {}
         for module in modules:
             if not isinstance(module, ModuleType):
                 raise DeclarationError(
@@ -71,24 +78,22 @@ class Registry:
                     fix="Import the module that declares the jobs and pass the module itself.",
                 )
             for export, value in list(vars(module).items()):
-                if export.startswith("_") or type(value) is not JobHandle:
+                if export.startswith("_"):
                     continue
-                earlier, where = exports.setdefault(id(value), (export, module.__name__))
-                if earlier != export:
-                    raise DuplicateName(
-                        f"the job {value.name!r} is exported as {where}.{earlier} and as "
-                        f"{module.__name__}.{export}"
-                    )
-                other = found.setdefault(value.name, value)
-                if other is not value:
-                    raise DuplicateName(
-                        f"two jobs have the name {value.name!r}: {place(other)} and {place(value)}"
-                    )
-        return cls(found, errors, around)
+                if type(value) is JobHandle:
+                    _note("job", value, place(value), jobs, exports, export, module.__name__)
+                elif type(value) is TaskHandle:
+                    at = place_of_task(value)
+                    _note("task", value, at, tasks, exports, export, module.__name__)
+        return cls(jobs, errors, around, tasks)
 
     def get(self, name: str) -> JobHandle[Any] | None:
         """Return the job of that name, or None."""
         return self._jobs.get(name)
+
+    def get_task(self, name: str) -> TaskHandle | None:
+        """Return the task of that name, or None."""
+        return self._tasks.get(name)
 
     def __iter__(self) -> Iterator[JobHandle[Any]]:
         return iter(self._jobs.values())
@@ -101,6 +106,27 @@ class Registry:
 
     def __repr__(self) -> str:
         return f"<Registry of {', '.join(self._jobs) or 'no jobs'}>"
+
+
+def _note(
+    kind: str,
+    value: Any,
+    declared_at: str,
+    found: dict[str, Any],
+    exports: dict[int, tuple[str, str]],
+    export: str,
+    module: str,
+) -> None:
+    """Take up one handle, unless it clashes with what has been found before (DuplicateName)."""
+    earlier, where = exports.setdefault(id(value), (export, module))
+    if earlier != export:
+        raise DuplicateName(
+            f"the {kind} {value.name!r} is exported as {where}.{earlier} and as {module}.{export}"
+        )
+    other = found.setdefault(value.name, value)
+    if other is not value:
+        at = place(other) if kind == "job" else place_of_task(other)
+        raise DuplicateName(f"two {kind}s have the name {value.name!r}: {at} and {declared_at}")
 
 
 def load(where: str) -> Registry:

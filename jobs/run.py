@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, overload
+from typing import Any, Final, NoReturn, overload
 from uuid import UUID
 
 import psycopg
@@ -16,7 +16,12 @@ from psycopg.pq import TransactionStatus
 
 from jobs.classify import Snoozed
 from jobs.errors import LONGEST_DELAY, CompletionOutsideTransaction, DelayInvalid, LeaseLost
+from jobs.faults import ResultInvalid
+from jobs.progress import Point, checked
+from jobs.results import ResultCodec
 from jobs.retry import is_final
+from jobs.scoped import NO_SESSIONS, RunConnection, Sessions
+from jobs_sql.progress import write_progress, write_progress_async
 from jobs_sql.settle import SettleJobsRow, settle_jobs, settle_jobs_async
 
 # Somebody else touches the row (a renewal): how often and how long to ask again, in seconds.
@@ -24,6 +29,22 @@ _AGAIN_PAUSE = 0.02
 _AGAIN_TRIES = 250
 # Two threads of one function may begin to wait at the same time.
 _MAKING = threading.Lock()
+
+NO_RESULT: Final = object()
+"""Says that `Run.complete` is given no result, which None does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a worker offers to all of its runs.
+
+    Attributes:
+        changed: Called with a run that has said how far it is, in the thread that says so.
+        sessions: Where `Run.connection` takes sessions from.
+    """
+
+    changed: Callable[[Run], None]
+    sessions: Sessions = NO_SESSIONS
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +79,18 @@ class Run:
     created_at: datetime
     traceparent: str | None = None
     enqueued_by: str | None = None
+    _desk: Desk | None = field(default=None, repr=False)
+    # What the declaration derives from the input. The tenant above is what the enqueuer was.
+    _derived_tenant: str | None = field(default=None, repr=False)
+    # None where the function stores nothing.
+    _results: ResultCodec | None = field(default=None, repr=False)
+    # Monotonic seconds when the attempt's time is up, and the same by this host's clock.
+    _ends_at: float | None = field(default=None, repr=False)
+    _deadline: datetime | None = field(default=None, repr=False)
+    # The newest progress, what of it the database has, and whether the worker knows of the former.
+    _point: Point | None = field(default=None, repr=False)
+    _point_written: Point | None = field(default=None, repr=False)
+    _noted: bool = field(default=False, repr=False)
     _cancelled: bool = field(default=False, repr=False)
     # Made by whoever waits for the flag; most never do.
     _cancelled_event: threading.Event | None = field(default=None, repr=False)
@@ -127,14 +160,67 @@ class Run:
             )
         raise Snoozed(delay)
 
-    @overload
-    def complete(self, conn: psycopg.Connection[Any]) -> None: ...
+    @property
+    def deadline(self) -> datetime | None:
+        """When the attempt's time is up, None where the declaration has no timeout.
+
+        By this host's clock, in UTC, for comparing with this host's clock and for handing on. The
+        worker itself counts `remaining`, which no change of a clock can move.
+        """
+        return self._deadline
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the attempt's time is up, never below 0; None without a timeout."""
+        return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Say how far the run is, for whoever looks at the job.
+
+        Never waits: the newest point is written at most once a second, and before the job's row
+        says that the run has ended. It stays on the row over further attempts until one says
+        otherwise, and on the finished job; a requeue forgets it.
+
+        Args:
+            fraction: From 0 to 1, kept to six digits. May fall.
+            message: A text to show beside it; cut after 1,000 characters.
+
+        Raises InvalidInput for what is no such number or text.
+        """
+        self._point = checked(fraction, message)
+        if self._desk is not None:
+            self._desk.changed(self)
+
+    def connection(self) -> RunConnection:
+        """A transaction on a session of the application, which carries the tenant of this job.
+
+        ``async with run.connection() as conn:`` takes it from the worker's ``pool``, in a thread
+        ``with run.connection() as conn:`` from its ``sync_pool``. The block is one transaction,
+        committed at its end, rolled back by an exception. Within it the setting ``jobs.tenant`` is
+        the tenant that the declaration derives from the input, empty for `NO_TENANT`, so that
+        policies of row-level security can read ``current_setting('jobs.tenant', true)``. The
+        setting ends with the transaction, in whatever way that ends.
+
+        Raises:
+            RunConnectionUnavailable: On entering, where the worker has no such pool.
+            RunFeatureUnavailable: In a process.
+        """
+        sessions = NO_SESSIONS if self._desk is None else self._desk.sessions
+        return RunConnection(sessions, self._derived_tenant)
 
     @overload
-    def complete(self, conn: psycopg.AsyncConnection[Any]) -> Awaitable[None]: ...
+    def complete(self, conn: psycopg.Connection[Any], *, result: object = NO_RESULT) -> None: ...
+
+    @overload
+    def complete(
+        self, conn: psycopg.AsyncConnection[Any], *, result: object = NO_RESULT
+    ) -> Awaitable[None]: ...
 
     def complete(
-        self, conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+        self,
+        conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+        *,
+        result: object = NO_RESULT,
     ) -> Awaitable[None] | None:
         """Settle this job as completed inside the transaction that is open on ``conn``.
 
@@ -147,8 +233,11 @@ class Run:
         Args:
             conn: The connection that carries the function's own transaction. A synchronous one
                 returns None, an asynchronous one an awaitable.
+            result: What is stored as the job's result, as the annotation of the function says. What
+                the function returns afterwards is not stored.
 
         Raises:
+            ResultInvalid: The result would not come back equal. Let it leave the job function.
             LeaseLost: The job is no longer held by this run, or this run has settled it before,
                 for example in a transaction whose commit was not answered. Roll back.
             CompletionOutsideTransaction: The connection is in autocommit mode with no transaction
@@ -160,22 +249,45 @@ class Run:
             raise CompletionOutsideTransaction(
                 f"run.complete() of job {self.id} was called outside a transaction"
             )
+        text = self._result_text(result)
         if isinstance(conn, psycopg.AsyncConnection):
-            return self._complete_async(conn)
+            return self._complete_async(conn, text)
+        point = self._point
         for _ in range(_AGAIN_TRIES):
-            if self._landed(settle_jobs(conn, **self._settlement())):
+            if point is not None and point is not self._point_written:
+                write_progress(conn, **self._point_to_write(point))
+            if self._landed(settle_jobs(conn, **self._settlement(text))):
                 return None
             time.sleep(_AGAIN_PAUSE)
         raise self._lost("its row stayed locked by another session")
 
-    async def _complete_async(self, conn: psycopg.AsyncConnection[Any]) -> None:
+    async def _complete_async(self, conn: psycopg.AsyncConnection[Any], text: str | None) -> None:
+        point = self._point
         for _ in range(_AGAIN_TRIES):
-            if self._landed(await settle_jobs_async(conn, **self._settlement())):
+            if point is not None and point is not self._point_written:
+                await write_progress_async(conn, **self._point_to_write(point))
+            if self._landed(await settle_jobs_async(conn, **self._settlement(text))):
                 return
             await asyncio.sleep(_AGAIN_PAUSE)
         raise self._lost("its row stayed locked by another session")
 
-    def _settlement(self) -> dict[str, Any]:
+    def _result_text(self, result: object) -> str | None:
+        if result is NO_RESULT:
+            return None
+        if self._results is None or not self._results.keeps:
+            raise ResultInvalid("the function is annotated with None", field="result")
+        return self._results.dump(result)
+
+    def _point_to_write(self, point: Point) -> dict[str, Any]:
+        return {
+            "ids": [self.id],
+            "claims": [self.claims],
+            "fractions": [point.fraction],
+            "messages": [point.message],
+            "worker": self.worker,
+        }
+
+    def _settlement(self, result: str | None) -> dict[str, Any]:
         self._completion_asked = True
         return {
             "ids": [self.id],
@@ -185,7 +297,7 @@ class Run:
             "error_types": [None],
             "error_messages": [None],
             "tracebacks": [None],
-            "results": [None],
+            "results": [result],
             "worker": self.worker,
         }
 

@@ -6,15 +6,15 @@ import asyncio
 import enum
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection, errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from jobs.errors import EnqueueContended
+from jobs.errors import ConnectionUnsupported, EnqueueContended, TransactionRequired
 from jobs.flavour import Plan, drive
 from jobs_sql import enqueue as sql
 
@@ -38,6 +38,59 @@ class Guard(enum.Enum):
     """All statements in one transaction: the caller's, or one of our own in autocommit mode."""
     SAVEPOINT = enum.auto()
     """The same, and undone as a whole by an error, so that the caller's transaction goes on."""
+
+
+class Operation(NamedTuple, Generic[T]):
+    """What a call wants done.
+
+    Attributes:
+        plan: Makes the plan, once for each try.
+        guard: What it needs around it.
+        transactional: Whether it is refused outside a transaction.
+    """
+
+    plan: Callable[[], Plan[T]]
+    guard: Guard
+    transactional: bool = False
+
+
+def perform(
+    conn: Connection[Any] | AsyncConnection[Any], prepare: Callable[[], Operation[T]]
+) -> T | Coroutine[Any, Any, T]:
+    """Prepare an operation and run it on either flavour of connection.
+
+    Raises ConnectionUnsupported, TransactionRequired, EnqueueContended, and what ``prepare`` and
+    the plan raise; on an asynchronous connection when the result is awaited.
+    """
+    if isinstance(conn, Connection):
+        operation = prepare()
+        _check_transaction(conn, operation)
+        return send(conn, operation.plan, operation.guard)
+    if isinstance(conn, AsyncConnection):
+        return _perform_async(conn, prepare)
+    raise ConnectionUnsupported(
+        f"jobs are enqueued on a psycopg 3 connection, and a {type(conn).__qualname__} was given"
+    )
+
+
+async def _perform_async(conn: AsyncConnection[Any], prepare: Callable[[], Operation[T]]) -> T:
+    operation = prepare()
+    _check_transaction(conn, operation)
+    return await send_async(conn, operation.plan, operation.guard)
+
+
+def _check_transaction(
+    conn: Connection[Any] | AsyncConnection[Any], operation: Operation[Any]
+) -> None:
+    if not operation.transactional or not (_idle(conn) and conn.autocommit):
+        return
+    # In a pipeline the BEGIN of a block may still be under way.
+    if _pipelined(conn) and bool(getattr(conn, "_num_transactions", False)):
+        return
+    raise TransactionRequired(
+        "the connection is in autocommit mode and in no transaction, so that the job would not "
+        "share the fate of anything"
+    )
 
 
 def send(conn: Connection[Any], plan: Callable[[], Plan[T]], guard: Guard = Guard.NONE) -> T:

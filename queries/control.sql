@@ -43,6 +43,8 @@ held as materialized (
         j.worker,
         j.last_error,
         j.claimed_at,
+        j.progress,
+        j.progress_message,
         j.cancel_requested_at,
         j.cancel_reason,
         j.created_at,
@@ -62,7 +64,8 @@ moved as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
         stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
-        traceparent, enqueued_by, claimed_at, cancel_requested_at, cancel_reason, created_at, input
+        traceparent, enqueued_by, claimed_at, progress, progress_message, cancel_requested_at,
+        cancel_reason, created_at, input
     )
     select
         h.id,
@@ -85,6 +88,8 @@ moved as (
         h.traceparent,
         h.enqueued_by,
         h.claimed_at,
+        h.progress,
+        h.progress_message,
         coalesce(h.cancel_requested_at, statement_timestamp()),
         case
             when h.cancel_requested_at is null then sqlc.narg('reason')::text

@@ -354,7 +354,8 @@ select /* jobs:read_isolation */ current_setting('transaction_isolation')::text 
 -- purpose: take back jobs just inserted under an id supplied by the caller, where a job of that id
 --     has finished meanwhile. The insert waited for the settle that moved the old row, and its own
 --     snapshot could not see where to.
--- callers: jobs.enqueue, in the transaction of the insert, after every insert with supplied ids
+-- callers: jobs.enqueue and jobs.relay.queue, in the transaction of the insert, after every insert
+--     with supplied ids
 -- tx: the same transaction as the insert, READ COMMITTED (a fresh snapshot is the point)
 -- locks: the rows that this very transaction inserted
 -- index: job_pkey, settled_pkey

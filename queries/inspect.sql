@@ -11,7 +11,8 @@
 --     just being moved is seen exactly once.
 -- cost: two unique probes
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
---     cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
+--     cancel_reason, progress, progress_message, settled_at, stop_reason, last_error,
+--     idempotency_key, traceparent, enqueued_by, result
 select /* jobs:get_job */
     both_tables.id,
     both_tables.run_id,
@@ -29,6 +30,8 @@ select /* jobs:get_job */
     both_tables.lease_expires_at,
     both_tables.cancel_requested_at,
     both_tables.cancel_reason,
+    both_tables.progress,
+    both_tables.progress_message,
     both_tables.created_at,
     both_tables.settled_at,
     both_tables.stop_reason,
@@ -37,7 +40,8 @@ select /* jobs:get_job */
     both_tables.idempotency_key,
     both_tables.traceparent,
     both_tables.enqueued_by,
-    both_tables.input
+    both_tables.input,
+    both_tables.result
 from (
     select
         j.id,
@@ -56,6 +60,8 @@ from (
         j.lease_expires_at,
         j.cancel_requested_at,
         j.cancel_reason,
+        j.progress,
+        j.progress_message,
         j.created_at,
         null::timestamptz as settled_at,
         null::text as stop_reason,
@@ -64,7 +70,8 @@ from (
         j.idempotency_key,
         j.traceparent,
         j.enqueued_by,
-        j.input::text as input
+        j.input::text as input,
+        null::text as result
     from jobs.job as j
     cross join
         lateral (
@@ -94,6 +101,8 @@ from (
         null::timestamptz,
         s.cancel_requested_at,
         s.cancel_reason,
+        s.progress,
+        s.progress_message,
         s.created_at,
         s.settled_at,
         s.stop_reason,
@@ -102,7 +111,8 @@ from (
         s.idempotency_key,
         s.traceparent,
         s.enqueued_by,
-        s.input::text
+        s.input::text,
+        s.result::text
     from jobs.settled as s
     where s.id = @id::uuid
 ) as both_tables

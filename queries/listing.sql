@@ -16,7 +16,8 @@
 --     out the table that cannot hold it. Another rare filter walks further; for unsuccessful
 --     states there is ListUnsuccessfulNewest.
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
---     cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
+--     cancel_reason, progress, progress_message, settled_at, stop_reason, last_error,
+--     idempotency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_newest */
     both_tables.id,
     both_tables.run_id,
@@ -34,6 +35,8 @@ select /* jobs:list_jobs_newest */
     both_tables.lease_expires_at,
     both_tables.cancel_requested_at,
     both_tables.cancel_reason,
+    both_tables.progress,
+    both_tables.progress_message,
     both_tables.created_at,
     both_tables.settled_at,
     both_tables.stop_reason,
@@ -61,6 +64,8 @@ from (
             j.lease_expires_at,
             j.cancel_requested_at,
             j.cancel_reason,
+            j.progress,
+            j.progress_message,
             j.created_at,
             null::timestamptz as settled_at,
             null::text as stop_reason,
@@ -113,6 +118,8 @@ from (
             null::timestamptz,
             s.cancel_requested_at,
             s.cancel_reason,
+            s.progress,
+            s.progress_message,
             s.created_at,
             s.settled_at,
             s.stop_reason,
@@ -159,7 +166,8 @@ limit @page_size::integer;
 --     out the table that cannot hold it. Another rare filter walks further; for unsuccessful
 --     states there is ListUnsuccessfulOldest.
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
---     cancel_reason, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
+--     cancel_reason, progress, progress_message, settled_at, stop_reason, last_error,
+--     idempotency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_oldest */
     both_tables.id,
     both_tables.run_id,
@@ -177,6 +185,8 @@ select /* jobs:list_jobs_oldest */
     both_tables.lease_expires_at,
     both_tables.cancel_requested_at,
     both_tables.cancel_reason,
+    both_tables.progress,
+    both_tables.progress_message,
     both_tables.created_at,
     both_tables.settled_at,
     both_tables.stop_reason,
@@ -204,6 +214,8 @@ from (
             j.lease_expires_at,
             j.cancel_requested_at,
             j.cancel_reason,
+            j.progress,
+            j.progress_message,
             j.created_at,
             null::timestamptz as settled_at,
             null::text as stop_reason,
@@ -256,6 +268,8 @@ from (
             null::timestamptz,
             s.cancel_requested_at,
             s.cancel_reason,
+            s.progress,
+            s.progress_message,
             s.created_at,
             s.settled_at,
             s.stop_reason,
@@ -295,7 +309,8 @@ limit @page_size::integer;
 -- rows: as ListJobsNewest. None for another state.
 -- cost: at most the unsuccessful rows, of which there are few; never reads a completed one
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
---     cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
+--     cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key,
+--     traceparent, enqueued_by
 select /* jobs:list_unsuccessful_newest */
     s.id,
     s.run_id,
@@ -313,6 +328,8 @@ select /* jobs:list_unsuccessful_newest */
     null::timestamptz as lease_expires_at,
     s.cancel_requested_at,
     s.cancel_reason,
+    s.progress,
+    s.progress_message,
     s.created_at,
     s.settled_at,
     s.stop_reason,
@@ -346,7 +363,8 @@ limit @page_size::integer;
 -- rows: as ListJobsOldest. None for another state.
 -- cost: at most the unsuccessful rows, of which there are few; never reads a completed one
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
---     cancel_reason, stop_reason, last_error, idempotency_key, traceparent, enqueued_by
+--     cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key,
+--     traceparent, enqueued_by
 select /* jobs:list_unsuccessful_oldest */
     s.id,
     s.run_id,
@@ -364,6 +382,8 @@ select /* jobs:list_unsuccessful_oldest */
     null::timestamptz as lease_expires_at,
     s.cancel_requested_at,
     s.cancel_reason,
+    s.progress,
+    s.progress_message,
     s.created_at,
     s.settled_at,
     s.stop_reason,

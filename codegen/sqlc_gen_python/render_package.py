@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import {modules}
+{imported}
 
 __all__ = ["STATEMENTS", "Column", "Parameter", "Statement"]
 
@@ -82,7 +82,7 @@ STATEMENTS: Final[dict[str, Statement]] = {{
 def registry(banner: str, statements: Sequence[Statement], digests: Mapping[str, str]) -> str:
     """The source of `_registry.py`."""
     modules = sorted({statement.module for statement in statements})
-    head = REGISTRY_HEAD.lstrip("\n").format(modules=", ".join(modules))
+    head = REGISTRY_HEAD.lstrip("\n").format(imported=_imported(modules))
     lines = [f"{banner}\n{head.rstrip()}"]
     for item in sorted(statements, key=lambda statement: statement.name):
         lines += [
@@ -177,14 +177,18 @@ def package(banner: str, modules: Sequence[str]) -> str:
     """The source of the package file."""
     names = sorted(modules)
     exported = "".join(f"    {string(name)},\n" for name in names)
-    imported = f"from . import {', '.join(names)}"
-    if len(imported) > 100:
-        imported = "from . import (\n" + "".join(f"    {name},\n" for name in names) + ")"
     return (
         f'{banner}\n"""\nThe statements of queries/ as typed functions, compiled by codegen/.\n\n'
         'Needs psycopg only. The schema they expect is in the data folder `schema`.\n"""\n\n'
-        f"{imported}\n\n__all__ = [\n{exported}]\n"
+        f"{_imported(names)}\n\n__all__ = [\n{exported}]\n"
     )
+
+
+def _imported(modules: Sequence[str]) -> str:
+    line = f"from . import {', '.join(modules)}"
+    if len(line) <= 100:
+        return line
+    return "from . import (\n" + "".join(f"    {name},\n" for name in modules) + ")"
 
 
 def runtime(banner: str, name: str) -> str:

@@ -28,6 +28,7 @@ _COLUMNS: Final = {
     "name": "NAME",
     "tenant": "TENANT",
     "tries": "ATTEMPT",
+    "done": "PROGRESS",
     "created_at": "CREATED",
     "ends": "DUE OR ENDED",
 }
@@ -105,7 +106,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 def _without_input(job: JobRecord) -> dict[str, object]:
     fields = job._asdict()
-    del fields["input"]  # a page does not read it
+    del fields["input"], fields["result"]  # a page does not read them
     return fields
 
 
@@ -115,6 +116,7 @@ def _row(job: JobRecord) -> dict[str, object]:
         **job._asdict(),
         "state": state,
         "tries": f"{job.attempt}/{job.max_attempts}",
+        "done": None if job.progress is None else f"{job.progress:.0%}",
         "ends": job.settled_at or (None if job.state == "running" else job.available_at),
     }
 

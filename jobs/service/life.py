@@ -44,6 +44,14 @@ class Service(ABC):
     def _to_open(self) -> Sequence[Link]:
         """The connections that `start` opens before anything begins."""
 
+    async def _open(self, links: Sequence[Link]) -> bool:
+        """Open connections; return False where a stop came first. What it raises `start` raises."""
+        return await open_links(links, self._stopping)
+
+    async def _abort(self, links: Sequence[Link]) -> None:
+        """Close what `_open` has opened: nothing has begun, nor will it. Never raises."""
+        await close_links(links)
+
     @abstractmethod
     def _begin(self, links: Sequence[Link]) -> None:
         """Make the parts and start their tasks, in one step of the event loop."""
@@ -92,11 +100,11 @@ class Service(ABC):
         self._state = "starting"
         links = self._to_open()
         try:
-            opened = await open_links(links, self._stopping)
+            opened = await self._open(links)
             if opened:
                 self._begin(links)
         except BaseException as error:
-            await close_links(links)
+            await self._abort(links)
             self._state = "idle"
             if isinstance(error, psycopg.Error | TimeoutError | OSError):
                 said = " ".join(str(error).split())
@@ -105,7 +113,7 @@ class Service(ABC):
                 ) from error
             raise
         if not opened:
-            await close_links(links)
+            await self._abort(links)
             self._state = "stopped"
             return
         self._state = "running"

@@ -29,7 +29,7 @@ logger = logging.getLogger("jobs.service")
 T = TypeVar("T")
 
 # The oldest schema file this runtime can work with.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 4
 
 # All attempts at connecting, several hosts included.
 CONNECT_TIMEOUT = 30.0

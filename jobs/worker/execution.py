@@ -3,9 +3,10 @@
 A runner calls the function of a plain plan by itself; everything else is `Executor.attempt`. Where
 things belong:
 
-- a reading of errors (terminal, later, snoozed): `failure`, which makes an outcome of what was
-  raised, for plain plans too;
-- what is put around the function (middleware): `plan`, into ``Plan.call``, once;
+- a reading of errors (terminal, later, snoozed): `jobs.worker.failing`, which makes an outcome of
+  what was raised, for plain plans too;
+- what is put around the function (middleware): `plan`, into ``Plan.call``, once; around a function
+  that does not run on the loop: `Executor._around`;
 - a context around the body, other places to run it than the loop and a thread, what becomes of the
   value returned: `Executor.attempt`, in a plan that is not plain.
 """
@@ -17,64 +18,27 @@ import contextlib
 import inspect
 import logging
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from jobs.classify import Layer, Snoozed
 from jobs.declare import JobHandle
 from jobs.errors import CompletionRolledBack, JobTimeout, UnknownJob
+from jobs.middleware import Middleware, within
 from jobs.registry import Registry
+from jobs.run import Run
+from jobs.worker.failing import decide, failure, snoozed
 from jobs.worker.held import COMPLETED, Held, Outcome
 from jobs.worker.threads import Threads
 
 logger = logging.getLogger("jobs.worker")
 
-MESSAGE_LIMIT = 4_000
-TRACEBACK_LIMIT = 32_000
-
 # A function that goes on after its deadline is named in the log after so many seconds more.
 _OVERRUN_GRACE = 1.0
 # Before another try where this worker's own code failed.
 _FAULT_DELAY = timedelta(seconds=30)
-
-
-def storable(text: str, limit: int, *, keep_end: bool = False) -> str:
-    """Bound a text and replace what a PostgreSQL text cannot hold (NUL, lone surrogates)."""
-    surplus = len(text) - limit
-    kept = text if surplus <= 0 else text[-limit:] if keep_end else text[:limit]
-    clean = kept.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-    if surplus <= 0:
-        return clean
-    cut = f"[{surplus} characters cut]"
-    return f"{cut}\n{clean}" if keep_end else f"{clean} {cut}"
-
-
-def failure(error: BaseException, delay: timedelta) -> Outcome:
-    """The outcome of an attempt that raised: retry, which the database turns into the end of the
-    job where no attempt is left. Never raises, whatever the error does when it is looked at."""
-    return Outcome(
-        "retry",
-        delay,
-        storable(type(error).__qualname__, 255),
-        storable(_text(error), MESSAGE_LIMIT),
-        storable(_trace(error), TRACEBACK_LIMIT, keep_end=True),
-    )
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException as broken:  # an error whose text raises is still a failure
-        return f"<str() of the error raised {type(broken).__name__}>"
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except BaseException as broken:
-        return f"<formatting the traceback raised {type(broken).__name__}>"
 
 
 class _Stopwatch:
@@ -103,6 +67,9 @@ class Plan:
         call: What is called with it: the function, or what was put around it.
         takes_run: Whether it is called with the `Run` as well.
         seconds: Longest duration of an attempt, None for no end.
+        layers: The rules that hold for its errors, the nearest first.
+        around: What is entered around a function that does not run on the loop; around others it
+            is in ``call``.
         plain: Whether nothing more than a call is needed, so that a runner makes it by itself.
             Whatever needs a step before or after the function makes a plan that is not plain, and
             has its place in `Executor.attempt`.
@@ -113,20 +80,44 @@ class Plan:
     call: Callable[..., Any]
     takes_run: bool
     seconds: float | None
+    layers: tuple[Layer, ...]
+    around: tuple[Middleware, ...]
     plain: bool
 
 
-def plan(handle: JobHandle[Any]) -> Plan:
-    """Decide how the jobs of a declaration are run."""
+def plan(handle: JobHandle[Any], registry: Registry, outer: tuple[Middleware, ...] = ()) -> Plan:
+    """Decide how the jobs of a declaration are run.
+
+    Args:
+        handle: The declaration.
+        registry: Where it is registered.
+        outer: Middleware of the worker, which is entered before that of the registry.
+    """
     seconds = None if handle.timeout is None else handle.timeout.total_seconds()
+    layers = (Layer("the job", handle.errors), Layer("the registry", registry.errors))
+    around = (*outer, *registry.middleware)
+    call, takes_run = handle.fn, handle.takes_run
+    if around and handle.is_async:
+        call, takes_run, around = _wrapped(call, takes_run, around), True, ()
     return Plan(
         handle=handle,
         load=handle.parse,
-        call=handle.fn,
-        takes_run=handle.takes_run,
+        call=call,
+        takes_run=takes_run,
         seconds=seconds,
+        layers=tuple(layer for layer in layers if layer.rules),
+        around=around,
         plain=handle.is_async and seconds is None,
     )
+
+
+def _wrapped(
+    fn: Callable[..., Any], takes_run: bool, around: tuple[Middleware, ...]
+) -> Callable[[Any, Run], Awaitable[Any]]:
+    """Put middleware around an asynchronous function."""
+    if takes_run:
+        return lambda value, run: within(around, run, lambda: fn(value, run))
+    return lambda value, run: within(around, run, lambda: fn(value))
 
 
 class Executor:
@@ -136,8 +127,14 @@ class Executor:
         plans: By name, for every job of the registry.
     """
 
-    def __init__(self, registry: Registry, threads: Threads, unknown_delay: timedelta) -> None:
-        self.plans = {handle.name: plan(handle) for handle in registry}
+    def __init__(
+        self,
+        registry: Registry,
+        threads: Threads,
+        unknown_delay: timedelta,
+        middleware: tuple[Middleware, ...] = (),
+    ) -> None:
+        self.plans = {handle.name: plan(handle, registry, middleware) for handle in registry}
         self._threads = threads
         self._unknown_delay = unknown_delay
 
@@ -155,10 +152,15 @@ class Executor:
             return self._unknown(job)
         value = plan.load(job.row.input)
         arguments = (value, job.run) if plan.takes_run else (value,)
-        if plan.handle.is_async:
-            await self._call_async(plan, arguments, job)
-        else:
-            await self._call_thread(plan, arguments, job)
+        with self._overrun_watch(plan.seconds, job):
+            if plan.handle.is_async:
+                await self._call_async(plan, arguments)
+            elif plan.around:
+                await self._around(
+                    plan, job, lambda seconds: self._call_thread(plan, arguments, job, seconds)
+                )
+            else:
+                await self._call_thread(plan, arguments, job, plan.seconds)
         return self.unfinished(job, plan) if job.completion_asked else COMPLETED
 
     def unfinished(self, job: Held, plan: Plan) -> Outcome:
@@ -175,6 +177,8 @@ class Executor:
     def failed(self, job: Held, plan: Plan | None, error: BaseException) -> Outcome:
         """The outcome of an attempt that raised. Never raises, so that it costs this job only."""
         if job.stop_reason is not None:
+            if job.stop_reason == "drain" and (later := snoozed(job, error)) is not None:
+                return later  # handed back as well, and it says until when
             return job.stopped  # whatever it raised, the interruption was ours
         if plan is None:  # the last line of defence for the runner
             logger.error(
@@ -188,8 +192,7 @@ class Executor:
             # The function raised it by itself, or something it awaited was cancelled.
             error = RuntimeError("the job function was cancelled from within")
         try:
-            outcome = failure(error, plan.handle.retry.delay_for(job.row.attempt))
-            self._say_failed(job, error, outcome)
+            outcome = snoozed(job, error) or decide(job, error, plan.handle.retry, plan.layers)
         except Exception as fault:
             logger.exception("running job %s (%s) failed inside the worker", job.id, job.row.name)
             outcome = failure(fault, _FAULT_DELAY)
@@ -207,35 +210,69 @@ class Executor:
         )
         return Outcome("released", self._unknown_delay)
 
-    async def _call_async(self, plan: Plan, arguments: tuple[Any, ...], job: Held) -> None:
+    async def _call_async(self, plan: Plan, arguments: tuple[Any, ...]) -> None:
         timeout = plan.handle.timeout
-        with self._overrun_watch(plan.seconds, job):
-            try:
-                async with asyncio.timeout(plan.seconds) as deadline:
-                    await plan.call(*arguments)
-            except Exception as error:
-                if not deadline.expired():
-                    raise
-                raise JobTimeout(f"the attempt took longer than {timeout}") from error
+        try:
+            async with asyncio.timeout(plan.seconds) as deadline:
+                await plan.call(*arguments)
+        except (Exception, Snoozed) as error:
+            if not deadline.expired():
+                raise
+            raise JobTimeout(f"the attempt took longer than {timeout}") from error
         if deadline.expired():
             raise JobTimeout(f"the attempt ignored its deadline of {timeout}, and ended late")
 
-    async def _call_thread(self, plan: Plan, arguments: tuple[Any, ...], job: Held) -> None:
+    async def _around(
+        self, plan: Plan, job: Held, call: Callable[[float | None], Awaitable[Any]]
+    ) -> None:
+        """Enter the middleware around a function that does not run on the loop.
+
+        The deadline holds for the way in and the way out; the call is given what is left of the
+        time, and keeps it by itself.
+        """
+        loop = asyncio.get_running_loop()
+        ends = None if plan.seconds is None else loop.time() + plan.seconds
+
+        async def body() -> None:
+            if ends is None:
+                await call(None)
+                return
+            deadline.reschedule(None)
+            try:
+                await call(max(0.0, ends - loop.time()))
+            finally:
+                deadline.reschedule(max(ends, loop.time() + _OVERRUN_GRACE))
+
+        try:
+            async with asyncio.timeout_at(ends) as deadline:
+                await within(plan.around, job.run, body)
+        except (Exception, Snoozed) as error:
+            if not deadline.expired():
+                raise
+            raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}") from error
+        if deadline.expired():
+            raise JobTimeout(f"the attempt ignored its deadline of {plan.handle.timeout}")
+
+    async def _call_thread(
+        self, plan: Plan, arguments: tuple[Any, ...], job: Held, seconds: float | None
+    ) -> None:
         job.thread = True
         watch = _Stopwatch(plan.call, arguments)
         future = self._threads.call(watch.run)
-        with self._overrun_watch(plan.seconds, job):
-            while not future.done():
-                try:
-                    await asyncio.wait({future})
-                except asyncio.CancelledError:
-                    # The thread goes on whatever we do: tell it, and keep the job until it ends,
-                    # so that nobody else starts it meanwhile.
-                    job.run._cancel()
-                    if job.stop_reason == "abandoned":
-                        raise
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError:
+                # The thread goes on whatever we do: tell it, and keep the job until it ends, so
+                # that nobody else starts it meanwhile.
+                job.run._cancel()
+                if job.stop_reason == "abandoned":
+                    raise
+        late = seconds is not None and watch.seconds > seconds
+        if late and isinstance(future.exception(), Snoozed):
+            raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}")
         result = future.result()
-        if plan.seconds is not None and watch.seconds > plan.seconds:
+        if late:
             raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}")
         if inspect.iscoroutine(result):
             result.close()
@@ -268,18 +305,4 @@ class Executor:
             seconds,
             " in a thread, which cannot be stopped" if job.thread else "",
             extra={"event": "jobs.timeout.abandoned", "job": str(job.id)},
-        )
-
-    def _say_failed(self, job: Held, error: BaseException, outcome: Outcome) -> None:
-        logger.warning(
-            "job %s (%s) failed in attempt %d of %d: %s: %s",
-            job.id,
-            job.row.name,
-            job.row.attempt,
-            job.row.max_attempts,
-            outcome.error_type,
-            (outcome.error_message or "")[:500],
-            # Not where it holds megabytes, or what the encoding of a log file does not take.
-            exc_info=error if outcome.traceback == _trace(error) else None,
-            extra={"event": "jobs.run.attempt_failed", "job": str(job.id)},
         )

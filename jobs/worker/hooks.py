@@ -12,12 +12,12 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from jobs.declare import JobHandle
 from jobs.hooks import Hook, Settled, SettledOutcome, StopReason, is_async_hook
 from jobs.registry import Registry
+from jobs.tenancy import tenant_scope
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -38,13 +38,6 @@ AT_ONCE: Final = 10
 BACKLOG: Final = 2_000
 """Hooks that wait or run before the worker claims nothing more."""
 
-Scope = Callable[[JobHandle[Any], Settled[Any]], AbstractContextManager[object]]
-
-
-def no_scope(handle: JobHandle[Any], told: Settled[Any]) -> AbstractContextManager[object]:  # noqa: ARG001
-    """Nothing is installed around a hook."""
-    return nullcontext()
-
 
 class _OverrunError(Exception):
     """A call took too long. It is not made again where it may still be under way."""
@@ -60,7 +53,6 @@ class Hooks:
         worker: str,
         failed: Callable[[], None],
         idle: Callable[[], None],
-        scope: Scope = no_scope,
     ) -> None:
         """
         Args:
@@ -69,14 +61,12 @@ class Hooks:
             worker: Label of this process.
             failed: Called for each hook that is given up.
             idle: Called when no hook waits or runs any more.
-            scope: What is installed around a call.
         """
         self._handles = {h.name: h for h in registry if h.on_settled is not None}
         self._threads = threads
         self._worker = worker
         self._failed = failed
         self._on_idle = idle
-        self._scope = scope
         self._waiting: deque[Settled[Any]] = deque()
         self._running: dict[asyncio.Task[None], Settled[Any]] = {}
         self._idle = asyncio.Event()
@@ -189,7 +179,7 @@ class Hooks:
         assert hook is not None
         for number in range(1, TRIES + 1):
             try:
-                with self._scope(handle, told):
+                with tenant_scope(_tenant(handle, told)):
                     await self._call(hook, told)
             except BaseException as error:  # also SystemExit: a hook must not end the worker
                 if self._ending:
@@ -232,3 +222,11 @@ class Hooks:
                 "job": str(told.id),
             },
         )
+
+
+def _tenant(handle: JobHandle[Any], told: Settled[Any]) -> str | None:
+    """The tenant of the run; where the input does not say, the one it was enqueued for."""
+    try:
+        return handle.derive_tenant(told.input)
+    except Exception:  # whatever a function of the application raises: the hook runs all the same
+        return told.tenant

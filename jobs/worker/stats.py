@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 from jobs.errors import CompletionRolledBack
+from jobs.hooks import SettledOutcome, StopReason
 from jobs.service.life import State
 from jobs.worker.held import Held
+from jobs_sql.claim import ClaimJobsRow
+
+LAPSED: Final = "LeaseLapsed"
+"""What stands for the error of an attempt whose lease lapsed."""
 
 logger = logging.getLogger("jobs.worker")
 
@@ -24,17 +30,21 @@ class WorkerStats:
         completed: Jobs that ended well.
         retried: Failed attempts that leave the job ready for another.
         ended: Jobs that ended as dead or failed by a settle of this worker.
+        terminal: Those of them whose error said that no further attempt could help; the others had
+            used up their attempts.
         cancelled: Jobs that ended as cancelled by a settle of this worker: an operator asked for
             it, or a waiting sibling of the same key does the work.
         buried: Jobs whose lease had lapsed on their last attempt or after a cancel, ended by a
             claim of this worker.
         released: Jobs handed back without using an attempt (drain, unknown name).
+        snoozed: Runs that asked to run again later, which uses no attempt either.
         lost: Runs whose lease was lost; nothing of them was recorded.
         abandoned: Runs that did not stop when the worker did. Their leases lapse.
         tenants_counted: Tenants that hold a job here, where tenants are limited.
         tenants_paced: Tenants whose pace is remembered, where it is limited.
         tenants_refused: Tenants that were left out of a claim in the last minute or two, because
             they were full or too fast.
+        hooks_failed: Hooks of ended jobs that were given up.
     """
 
     name: str
@@ -44,14 +54,46 @@ class WorkerStats:
     completed: int = 0
     retried: int = 0
     ended: int = 0
+    terminal: int = 0
     cancelled: int = 0
     buried: int = 0
     released: int = 0
+    snoozed: int = 0
     lost: int = 0
     abandoned: int = 0
     tenants_counted: int = 0
     tenants_paced: int = 0
     tenants_refused: int = 0
+    hooks_failed: int = 0
+
+
+def ending(
+    job: Held, verdict: str, state: str | None
+) -> tuple[SettledOutcome, StopReason | None] | None:
+    """How a job ended whose settle was answered, and the stop reason that is on its row.
+
+    Args:
+        job: The job, with the outcome that was sent.
+        verdict: landed, repeated, lost or refused.
+        state: The state the job is in now, None where that is not known.
+
+    Returns:
+        None for a job that has not ended, was cancelled, or of which nothing was recorded.
+    """
+    if verdict not in ("landed", "repeated") or job.outcome is None:
+        return None
+    kind = job.outcome.kind
+    if state == "completed" or (
+        verdict == "repeated" and (job.completion_landed or kind == "completed")
+    ):
+        return "completed", None
+    if state not in ("dead", "failed"):
+        return None
+    if kind == "refused":
+        return "refused", "refused"
+    return ("dead" if state == "dead" else "failed"), (
+        "terminal" if kind == "dead" else "exhausted"
+    )
 
 
 def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> None:
@@ -96,17 +138,51 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
         )
     elif outcome is None or outcome.kind == "released":
         stats.released += 1
+    elif outcome.kind == "snoozed":
+        stats.snoozed += 1
     elif outcome.kind == "completed":
         stats.completed += 1
     elif state is None or state == "ready":
         stats.retried += 1
     else:
         stats.ended += 1
+        over = ending(job, verdict, state)
+        reason = None if over is None else over[1]
+        stats.terminal += reason == "terminal"
         logger.error(
-            "job %s (%s) ended as %s in attempt %d of %d",
+            "job %s (%s) ended as %s (%s) in attempt %d of %d",
             *about,
             state,
+            reason,
             job.row.attempt,
             job.row.max_attempts,
-            extra=extra | {"event": "jobs.worker.ended"},
+            extra=extra | {"event": "jobs.worker.ended", "stop_reason": reason},
         )
+
+
+def account_buried(
+    stats: WorkerStats, row: ClaimJobsRow
+) -> tuple[SettledOutcome, StopReason | None] | None:
+    """Count and log a job that a claim ended because its lease had lapsed; return as `ending`."""
+    stats.buried += 1
+    if row.attempt < row.max_attempts:
+        logger.info(
+            "job %s (%s) was ended as cancelled when its lease lapsed",
+            row.id,
+            row.name,
+            extra={"event": "jobs.worker.cancelled", "job": str(row.id), "state": "cancelled"},
+        )
+        return None
+    logger.error(
+        "job %s (%s) was ended: its lease lapsed in attempt %d of %d",
+        row.id,
+        row.name,
+        row.attempt,
+        row.max_attempts,
+        extra={
+            "event": "jobs.worker.buried",
+            "job": str(row.id),
+            "stop_reason": "lease lapsed",
+        },
+    )
+    return "dead", "lease lapsed"

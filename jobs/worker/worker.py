@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Literal
 
 from jobs.errors import ConfigError
+from jobs.middleware import Middleware, checked_middleware
 from jobs.registry import Registry
 from jobs.service.life import Service
 from jobs.service.link import Link, Target, close_links
@@ -22,11 +23,12 @@ from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
 from jobs.worker.held import Held, Holding, Outcome
+from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
 from jobs.worker.limits import Grant, Limits
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
-from jobs.worker.stats import WorkerStats, account
+from jobs.worker.stats import LAPSED, WorkerStats, account, account_buried, ending
 from jobs.worker.steering import Steering
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
@@ -37,10 +39,12 @@ logger = logging.getLogger("jobs.worker")
 _IN_ORDER = attrgetter("priority", "available_at", "id.int")
 # No claim while this many outcomes wait for their answer: the database cannot keep up.
 SETTLE_BACKLOG = 2_000
-# Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle.
+# Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle,
+# and for hooks where nothing of its budget is left.
 CLAIM_GRACE = 2.0
 CANCEL_GRACE = 2.0
 FLUSH_GRACE = 5.0
+HOOK_GRACE = 2.0
 
 
 class Worker(Service):
@@ -72,6 +76,7 @@ class Worker(Service):
         drain: timedelta = timedelta(seconds=30),
         listen: Literal[False] | str = "auto",
         limits: Limits | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         """
         Args:
@@ -91,6 +96,8 @@ class Worker(Service):
                 What cannot be heard is found by looking.
             limits: What this process may do at once of all queues, of a queue and of a tenant, and
                 how fast, beside the slots.
+            middleware: Functions of the run that return a context manager, entered around every
+                run, the first outermost, outside of the middleware of the registry.
 
         Raises:
             ConfigError: A setting is unusable; the message names it.
@@ -121,6 +128,7 @@ class Worker(Service):
         # Only where there is a limit.
         self._grants: dict[Held, Grant] | None = {} if self._steering.counts else None
         self._until_idle = False
+        self._middleware = checked_middleware("middleware", middleware)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -142,7 +150,14 @@ class Worker(Service):
         self._settler = Settler(settles, self.name, self._answered, self._more)
         lease = self.config.lease.total_seconds()
         self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
-        executor = Executor(self._registry, self._threads, self.config.unknown_delay)
+        executor = Executor(
+            self._registry, self._threads, self.config.unknown_delay, self._middleware
+        )
+        self._hooks: Hooks | None = None
+        if any(handle.on_settled is not None for handle in self._registry):
+            self._hooks = Hooks(
+                self._registry, self._threads, self.name, self._hook_failed, self._relieve
+            )
         self._crew = Crew(executor, self._lanes, lease, self._ended)
         self._claimer = Claimer(
             claims,
@@ -214,13 +229,15 @@ class Worker(Service):
     # -- the life of a job -----------------------------------------------------------------------
 
     def _choked(self) -> bool:
+        if self._hooks is not None and self._hooks.backlog >= BACKLOG:
+            return True
         return self._settler.backlog >= SETTLE_BACKLOG
 
     def _more(self) -> bool:
         return any(lane.waiting for lane in self._lanes.values())
 
     def _busy(self) -> bool:
-        return len(self._holding) > 0
+        return len(self._holding) > 0 or (self._hooks is not None and self._hooks.backlog > 0)
 
     def _idle(self) -> None:
         """Nothing is held and nothing was found."""
@@ -237,15 +254,9 @@ class Worker(Service):
         rows.sort(key=_IN_ORDER)
         for row in rows:
             if row.verdict == "buried":
-                self._stats.buried += 1
-                logger.error(
-                    "job %s (%s) was ended: its lease lapsed in attempt %d of %d",
-                    row.id,
-                    row.name,
-                    row.attempt,
-                    row.max_attempts,
-                    extra={"event": "jobs.worker.buried", "job": str(row.id)},
-                )
+                over = account_buried(self._stats, row)
+                if over is not None and self._hooks is not None:
+                    self._hooks.tell(row, *over, LAPSED, "its lease lapsed in the last attempt")
             else:
                 self._stats.claimed += 1
                 job = Held(row, self.name, asked_at)
@@ -311,11 +322,24 @@ class Worker(Service):
         """The database has answered a settle (called by the settler)."""
         self._let_go(job)
         account(self._stats, job, verdict, state)
+        if self._hooks is not None and (over := ending(job, verdict, state)) is not None:
+            outcome = job.outcome or Outcome("completed")
+            if over[0] == "completed":
+                self._hooks.tell(job.row, *over, result=outcome.result)
+            else:
+                self._hooks.tell(job.row, *over, outcome.error_type, outcome.error_message)
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""
         self._holding.remove(job)
-        if self._until_idle and not self._holding:
+        self._relieve()
+
+    def _hook_failed(self) -> None:
+        self._stats.hooks_failed += 1
+
+    def _relieve(self) -> None:
+        """There is less to do than before: see whether that is reason enough for a claim."""
+        if self._until_idle and not self._busy():
             self._claimer.wake()
         else:
             self._claimer.relieve()
@@ -331,6 +355,7 @@ class Worker(Service):
             extra={"event": "jobs.worker.draining", "worker": self.name},
         )
         seconds = self.config.drain.total_seconds()
+        ends = time.monotonic() + seconds
         await asyncio.gather(
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
@@ -342,6 +367,9 @@ class Worker(Service):
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
         self._abandon()
+        if self._hooks is not None:
+            left = max(HOOK_GRACE, ends - time.monotonic())
+            await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
 
     def _say_stopped(self) -> None:
         logger.info(

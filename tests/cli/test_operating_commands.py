@@ -23,6 +23,7 @@ RECORD = {
     "claims", "worker", "available_at", "claimed_at", "lease_expires_at", "cancel_requested_at",
     "cancel_reason", "created_at", "settled_at", "stop_reason", "last_error", "idempotency_scope",
     "idempotency_key", "traceparent", "enqueued_by",
+    "progress", "progress_message",
 }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ class TestShow:
         held = running(conn, max_attempts=1, input='{"a":  1}')
         settle(conn, dead(held, "no\nway"))
         shown = command("show", str(held[0]), "--json").document
-        assert shown.keys() == RECORD | {"input", "attempts"}
+        assert shown.keys() == RECORD | {"input", "result", "attempts"}
         assert (shown["state"], shown["input"]) == ("dead", '{"a":  1}')
         (attempt,) = shown["attempts"]
         assert (attempt["claims"], attempt["error_message"]) == (1, "no\nway")

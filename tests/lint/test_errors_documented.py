@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 import jobs
-from jobs import errors
+from jobs import errors, faults
 from jobs.errors import JobsError
 from tests.lint import tree
 
@@ -21,7 +21,7 @@ def kinds() -> list[type[JobsError]]:
     """Every error class of the library."""
     found = [
         kind
-        for kind in vars(errors).values()
+        for kind in (vars(errors) | vars(faults)).values()
         if inspect.isclass(kind) and issubclass(kind, JobsError)
     ]
     assert JobsError in found
@@ -67,8 +67,8 @@ def test_every_code_has_its_section() -> None:
 def test_the_overview_names_every_code_that_is_raised() -> None:
     (path,) = tree.files("docs/errors.md")
     overview = tree.read(path).partition("\n## ")[0]
-    named = set(re.findall(r"`(JOB_\w+)`", overview))
-    bases = {"JOBS_ERROR", "JOB_ENQUEUE_FAILED"}
+    named = set(re.findall(r"`((?:JOB|OUTBOX)_\w+)`", overview))
+    bases = {"JOBS_ERROR", "JOB_ENQUEUE_FAILED", "JOB_RESULT_UNAVAILABLE"}
     assert named == {kind.code for kind in kinds()} - bases
 
 

@@ -60,7 +60,8 @@ def snippets(text: str) -> list[tuple[int, str]]:
 def names_of_jobs() -> set[str]:
     """What follows `jobs.` in an application: public names and modules."""
     listed, _ = exported(tree.read(tree.ROOT / "jobs" / "__init__.py"))
-    return {*listed, *(path.stem for path in tree.files("jobs/*.py")), "cli", "worker"}
+    packages = {path.parent.name for path in tree.files("jobs/*/__init__.py")}
+    return {*listed, *(path.stem for path in tree.files("jobs/*.py")), *packages}
 
 
 def faults(source: str) -> list[str]:

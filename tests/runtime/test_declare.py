@@ -106,10 +106,12 @@ def test_description_is_plain_json() -> None:
         "name": "described",
         "queue": "mail",
         "retry": jobs.Retry(attempts=5, backoff="linear").describe(),
+        "executor": "thread",
         "timeout": 300.0,
         "priority": 2,
         "idempotent": True,
         "idempotency_scope": "waiting",
+        "require_transaction": False,
         "errors": {},
         "on_settled": False,
     }

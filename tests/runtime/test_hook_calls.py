@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -66,13 +64,11 @@ def row(name: str = "hooked", payload: str = '{"n": 7}') -> ClaimJobsRow:
 class Caller:
     """The hooks of a worker that is not there."""
 
-    def __init__(self, *handles: JobHandle[Any], **options: Any) -> None:
+    def __init__(self, *handles: JobHandle[Any]) -> None:
         self.threads = Threads("jobs-hooks")
         self.failures = 0
         self.idles = 0
-        self.hooks = Hooks(
-            registry(*handles), self.threads, "me", self.failed, self.idle, **options
-        )
+        self.hooks = Hooks(registry(*handles), self.threads, "me", self.failed, self.idle)
 
     def failed(self) -> None:
         self.failures += 1
@@ -86,9 +82,9 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(*handles: JobHandle[Any], **options: Any) -> AsyncIterator[Caller]:
+async def calling(*handles: JobHandle[Any]) -> AsyncIterator[Caller]:
     """Hooks to call, ended with the block."""
-    caller = Caller(*handles, **options)
+    caller = Caller(*handles)
     try:
         yield caller
     finally:
@@ -267,27 +263,28 @@ async def test_so_many_at_once_and_the_others_after_them() -> None:
     assert (len(seen), max(seen)) == (35, hooks.AT_ONCE)
 
 
-async def test_a_scope_is_around_every_try() -> None:
-    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
-    seen: list[str] = []
-
-    @contextlib.contextmanager
-    def scope(handle: JobHandle[Any], told: Told) -> Iterator[None]:
-        token = tenant.set(f"{handle.name} {told.outcome}")
-        try:
-            yield
-        finally:
-            tenant.reset(token)
+async def test_it_runs_in_the_tenant_of_the_job() -> None:
+    """That of its input; where the input cannot be read, the one it was enqueued for."""
+    seen: list[str | None] = []
 
     async def note(_: Told) -> None:
-        seen.append(tenant.get())
+        seen.append(jobs.current_tenant())
         if len(seen) < 2:
             raise ValueError("again")
 
-    async with calling(declared(note), scope=scope) as caller:
-        caller.hooks.tell(row(), "completed")
+    @job(tenant=lambda input: f"tenant {input.n}", on_settled=note)
+    async def hooked(_: Input) -> None: ...
+
+    async with calling(hooked) as caller:
+        caller.hooks.tell(row()._replace(tenant="enqueued"), "completed")
         await caller.ended()
-    assert seen == ["hooked completed"] * 2
+        caller.hooks.tell(row(payload="{")._replace(tenant="enqueued"), "dead", "exhausted")
+        await caller.ended()
+    async with calling(declared(note)) as caller:
+        caller.hooks.tell(row()._replace(tenant="enqueued"), "completed")
+        await caller.ended()
+    assert seen == ["tenant 7", "tenant 7", "enqueued", None]
+    assert jobs.current_tenant() is None
 
 
 @pytest.mark.parametrize("how", ["in time", "too late", "hurried"])

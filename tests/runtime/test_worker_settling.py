@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import jobs
-from jobs.worker.execution import storable
+from jobs.worker.failing import storable
 from jobs.worker.settler import MAX_BATCH
 from tests.runtime.working import Input, Table, execute, job, make, serving, until
 

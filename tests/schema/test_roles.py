@@ -33,6 +33,8 @@ from tests.sql.calls import (
     settle,
     undo,
 )
+from tests.sql.staging import claim as claim_outbox
+from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
 from tests.support.catalog import dump
 from tests.support.server import ROOT
@@ -382,6 +384,8 @@ create view traps.settled as select traps.sprung();
 create view traps.attempt as select traps.sprung();
 create view traps.counter as select traps.sprung();
 create view traps.wake as select traps.sprung();
+create view traps.outbox as select traps.sprung();
+create view traps.relay as select traps.sprung();
 create view traps.pause as select traps.sprung();
 create view traps.migration as select traps.sprung();
 create view traps.pg_namespace as select traps.sprung();
@@ -410,6 +414,8 @@ class TestTraps:
         renew(conn, [done, failed])
         wake_queue(conn, queue="q")
         prune_wakes(conn, most=1)
+        stage(conn)
+        publish(conn, claim_outbox(conn, take(conn)))
         settle(conn, Settle(done), dead(failed))
         get_job(conn, done[0])
         assert list_jobs(conn).jobs

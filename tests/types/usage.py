@@ -6,9 +6,10 @@ comment would be unused, which is an error as well.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, Literal, Never, assert_type
 from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
@@ -61,10 +62,70 @@ def count(input: Other, run: jobs.Run) -> int:
     return input.number + run.attempt
 
 
-assert_type(onboard, jobs.JobHandle[Onboard])
-assert_type(greet, jobs.JobHandle[Onboard])
-assert_type(add, jobs.JobHandle[RootModel[list[int]]])
-assert_type(count, jobs.JobHandle[Other])
+assert_type(onboard, jobs.JobHandle[Onboard, None])
+assert_type(greet, jobs.JobHandle[Onboard, None])
+assert_type(add, jobs.JobHandle[RootModel[list[int]], None])
+assert_type(count, jobs.JobHandle[Other, int])
+
+
+@jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)
+async def look_up(input: Other, run: jobs.Run) -> list[Onboard]:
+    return [Onboard(org_id=run.id, email=str(input.number))]
+
+
+@jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, executor="process")
+def factor(input: Other) -> int | None:
+    return input.number or None
+
+
+assert_type(look_up, jobs.JobHandle[Other, list[Onboard]])
+assert_type(factor, jobs.JobHandle[Other, int | None])
+# What a job returns matters to nobody who does not say so.
+some: jobs.JobHandle[Other] = count
+
+
+# --- errors, hooks, middleware
+
+
+def told(settled: jobs.Settled[Onboard]) -> None:
+    assert_type(settled.input, Onboard)
+    assert_type(settled.outcome, Literal["completed", "dead", "failed", "refused"])
+
+
+async def told_later(settled: jobs.Settled[Other]) -> int:
+    return settled.input.number
+
+
+def read(error: OSError) -> jobs.ErrorClass | None:
+    return "terminal" if error.errno else timedelta(minutes=1)
+
+
+@jobs.job(
+    tenant=jobs.NO_TENANT,
+    idempotency_key=jobs.NO_KEY,
+    errors={KeyError: "terminal", ValueError: timedelta(seconds=1), OSError: read},
+    on_settled=told,
+)
+async def fails(input: Onboard, run: jobs.Run) -> int:
+    if input.email:
+        raise jobs.RetryAfter(2.5, "soon") from jobs.Terminal()
+    assert_type(run.snooze(timedelta(minutes=1)), Never)  # no value has to be returned after it
+
+
+@contextlib.asynccontextmanager
+async def around(_: jobs.Run) -> AsyncIterator[None]:
+    yield
+
+
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, on_settled=told_later)
+jobs.Registry.of(
+    errors={KeyError: "retry"}, middleware=[around, lambda _: contextlib.nullcontext()]
+)
+jobs.Registry.of(middleware=[told])  # type: ignore[list-item]
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, errors={KeyError: 5})  # type: ignore[dict-item]
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, on_settled=5)  # type: ignore[arg-type]
+
+jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY, executor="fork")  # type: ignore[arg-type]
 
 jobs.job(idempotency_key=jobs.NO_KEY)  # type: ignore[call-arg]
 jobs.job(tenant=jobs.NO_TENANT)  # type: ignore[call-arg]
@@ -82,7 +143,7 @@ def without_input() -> None: ...
 
 
 @jobs.job(tenant=jobs.NO_TENANT, idempotency_key=jobs.NO_KEY)  # type: ignore[type-var]
-def without_model(input: dict[str, int]) -> None: ...
+async def without_model(input: dict[str, int]) -> None: ...
 
 
 # --- enqueueing on a synchronous connection
@@ -138,6 +199,24 @@ async def async_use(conn: AsyncConnection[Any], pool: AsyncConnectionPool) -> No
 
 def either(conn: Connection[Any] | AsyncConnection[Any], order: Onboard) -> None:
     assert_type(onboard.enqueue(conn, order), jobs.Enqueued | Coroutine[Any, Any, jobs.Enqueued])
+
+
+# --- waiting for results
+
+
+def sync_results(conn: Connection[Any], id: UUID) -> None:
+    assert_type(count.result(conn, id), int)
+    assert_type(factor.result(conn, id, timeout=timedelta(seconds=5)), int | None)
+    assert_type(look_up.result(conn, id, timeout=None), list[Onboard])
+    assert_type(onboard.result(conn, id), None)
+    count.result(conn, id, timeout=5)  # type: ignore[call-overload]
+    count.result(conn, "an id")  # type: ignore[call-overload]
+
+
+async def async_results(conn: AsyncConnection[Any], id: UUID) -> None:
+    assert_type(await count.result(conn, id), int)
+    assert_type(await look_up.result(conn, id), list[Onboard])
+    count.result(conn, id)  # type: ignore[unused-coroutine]
 
 
 # --- reading

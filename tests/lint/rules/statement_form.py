@@ -14,10 +14,11 @@ FILES = ("queries/**/*.sql",)
 _PARAMETER = re.compile(r"(?<!\w)@[a-z_]\w*|sqlc\.\w+\(")
 # A reader of pg_stat_statements sees what a statement does. New verbs are welcome, nouns are not.
 _VERB = (
-    "Acquire|Add|Advance|Append|Begin|Cancel|Check|Claim|Commit|Copy|Count|Delete|Enqueue|Find|Fold"
-    "|Get|Insert|Keep|List|Listen|Lock|Mark|Move|Notify|Pause|Prepare|Promote|Prune|Read|Record"
-    "|Register|Release|Remove|Renew|Replace|Requeue|Rescue|Resign|Resume|Retry|Save|Set|Settle|Start"
-    "|Stop|Store|Suspend|Sweep|Undo|Unlisten|Update|Wait|Wake|Write"
+    "Acquire|Add|Advance|Append|Arm|Begin|Cancel|Change|Check|Claim|Commit|Copy|Count|Create"
+    "|Delete|Discard|Enqueue|Find|Fire|Fold|Get|Insert|Keep|List|Listen|Lock|Mark|Move|Note"
+    "|Notify|Pause|Prepare|Promote|Prune|Publish|Read|Record|Register|Release|Remove|Renew"
+    "|Replace|Requeue|Rescue|Resign|Resume|Retry|Save|Set|Settle|Stage|Start|Stop|Store|Suspend"
+    "|Sweep|Tick|Undo|Unlisten|Update|Wait|Wake|Write"
 )
 _NAME = re.compile(rf"(?:{_VERB})(?:[A-Z][a-z0-9]+)+")
 

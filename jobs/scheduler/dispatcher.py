@@ -1,0 +1,400 @@
+"""The round of a scheduler: keep the lease, know the schedules, fire what is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+
+from jobs.errors import JobsError, SchemaOutdated
+from jobs.firing import Shot
+from jobs.registry import Registry
+from jobs.scheduler.calling import Caller
+from jobs.scheduler.clock import DatabaseClock
+from jobs.scheduler.plan import Plan, UnusableError, plan, warning
+from jobs.scheduler.stats import SchedulerStats
+from jobs.service.link import Link
+from jobs.timetable import CronTable, Due, IntervalTable
+from jobs_sql import schedule as sql
+
+logger = logging.getLogger("jobs.scheduler")
+
+T = TypeVar("T")
+
+# Fires of one schedule before the others have their turn.
+BATCH: Final = 10
+# Seconds for one statement.
+STATEMENT_SECONDS: Final = 10.0
+# Seconds before a schedule that could not fire is tried again, doubling.
+_RETRY_FIRST: Final = 1.0
+_RETRY_MOST: Final = 60.0
+# Seconds before the database is asked again after trouble with it, doubling.
+_TROUBLE_FIRST: Final = 0.5
+_TROUBLE_MOST: Final = 10.0
+_ERROR_CHARACTERS: Final = 2_000
+
+# Errors of a statement that say nothing about the connection or the server.
+_ABOUT_THE_JOBS: Final = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.ProgramLimitExceeded,
+)
+_TROUBLE: Final = (psycopg.Error, TimeoutError, OSError, SchemaOutdated)
+
+
+class Dispatcher:
+    """Fires what is due while it leads; learns of changes with the statement that keeps the lease.
+
+    Between two of those nothing is sent but fires: watermarks and the next occurrences are in
+    memory, and the fence of a fire tells when they are not true any more.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        registry: Registry,
+        stats: SchedulerStats,
+        *,
+        lease: timedelta,
+        refresh: float,
+        patience: float,
+    ) -> None:
+        self._link = link
+        self._registry = registry
+        self._stats = stats
+        self._lease = lease
+        self._refresh = refresh
+        self._caller = Caller(patience)
+        self._clock = DatabaseClock()
+        self._plans: dict[str, Plan] = {}
+        self._armed = False
+        self._loaded: str | None = None  # the fingerprint of what is in memory
+        self._next_tick = 0.0
+        self._leads_until = float("-inf")
+        self._trouble = 0
+        self._stop = asyncio.Event()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Go round until stopped. Whatever the database does, it goes on."""
+        while not self._stop.is_set():
+            try:
+                await self._round()
+                wait = self._wait()
+                self._trouble = 0
+            except _TROUBLE as error:
+                wait = self._troubled(error)
+            except Exception as error:
+                logger.exception("a round failed", extra={"event": "jobs.scheduler.failed"})
+                wait = self._troubled(error)
+            if wait > 0:
+                try:
+                    async with asyncio.timeout(wait):
+                        await self._stop.wait()
+                except TimeoutError:
+                    continue
+
+    def stop(self) -> None:
+        """Fire nothing more, and let `run` end after the statement in flight."""
+        self._stop.set()
+
+    async def interrupt(self, grace: float) -> None:
+        """Cancel the statement in flight, so that it cannot take effect later."""
+        await self._link.interrupt(grace)
+
+    async def resign(self, seconds: float) -> None:
+        """Let another take over at once, if this one leads. Never raises."""
+        if not self.leading:
+            return
+        self._forget()
+        try:
+            await self._link.call(
+                lambda conn: sql.resign_scheduler_async(conn, holder=self._stats.name), seconds
+            )
+        except _TROUBLE as error:
+            logger.info("the lease is left to lapse: %s", error)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this one fires, by its own memory."""
+        return time.monotonic() < self._leads_until
+
+    # -- one round -------------------------------------------------------------------------------
+
+    async def _round(self) -> None:
+        if time.monotonic() >= self._next_tick:
+            await self._tick()
+        if self._stats.leading and not self.leading:
+            self._demote("its lease was not renewed in time")
+        now = self._clock.now()
+        due = [one for one in self._plans.values() if self._fires(one) and one.next_due <= now]
+        for one in sorted(due, key=lambda one: one.next_due):
+            for _ in range(BATCH):
+                if self._stop.is_set() or not self.leading or not await self._fire(one):
+                    break
+
+    def _fires(self, one: Plan) -> bool:
+        return not one.paused and one.not_before <= time.monotonic()
+
+    def _wait(self) -> float:
+        """Seconds until the next thing to do."""
+        until = self._next_tick - time.monotonic()
+        if self.leading:
+            now = self._clock.now()
+            for one in self._plans.values():
+                if not one.paused:
+                    due = (one.next_due - now).total_seconds()
+                    until = min(until, max(due, one.not_before - time.monotonic()))
+        return max(until, 0.0)
+
+    async def _tick(self) -> None:
+        """Keep or take the lease; while it is ours, see to it that the schedules are known."""
+        if not self._armed:
+            # The first sight of a task arms it, whoever leads.
+            await self._arm(replace=False)
+            self._armed = True
+        asked_at = time.monotonic()
+        row = await self._call(
+            lambda conn: sql.tick_scheduler_async(conn, holder=self._stats.name, lease=self._lease)
+        )
+        assert row is not None
+        self._next_tick = asked_at + self._refresh
+        self._clock.set(row.read_at)
+        if not row.leads:
+            if self._stats.leading:
+                self._demote("another has taken over")
+            return
+        self._leads_until = asked_at + self._lease.total_seconds()
+        if not self._stats.leading:
+            self._stats.leading = True
+            self._loaded = None
+            logger.info(
+                "scheduler %s leads",
+                self._stats.name,
+                extra={"event": "jobs.scheduler.leads", "scheduler": self._stats.name},
+            )
+            await self._arm(replace=True)
+        if self._loaded != row.fingerprint:
+            await self._load()
+            # What is changed from now on differs from what this tick has seen, or is in the list
+            # already and read once more.
+            self._loaded = row.fingerprint
+
+    def _forget(self) -> None:
+        self._leads_until = float("-inf")
+        self._stats.leading = False
+        self._plans = {}
+        self._loaded = None
+
+    def _demote(self, why: str) -> None:
+        self._forget()
+        logger.warning(
+            "scheduler %s does not lead any more: %s",
+            self._stats.name,
+            why,
+            extra={"event": "jobs.scheduler.demoted", "scheduler": self._stats.name},
+        )
+
+    async def _arm(self, *, replace: bool) -> None:
+        tasks = self._registry.tasks
+        if not tasks:
+            return
+        tables = [task.table for task in tasks]
+        crons = [table.cron.text if isinstance(table, CronTable) else None for table in tables]
+        everys = [table.every if isinstance(table, IntervalTable) else None for table in tables]
+        anchors = [table.anchor if isinstance(table, IntervalTable) else None for table in tables]
+        await self._call(
+            lambda conn: sql.arm_schedules_async(
+                conn,
+                names=[task.name for task in tasks],
+                crons=crons,
+                everys=everys,
+                anchors=anchors,
+                tzs=[table.tz.key for table in tables],
+                catch_ups=[task.catch_up for task in tasks],
+                max_catch_ups=[task.max_catch_up for task in tasks],
+                replace=replace,
+            )
+        )
+
+    async def _load(self) -> None:
+        """Read all schedules anew. Those that cannot fire are marked, and in nobody's way."""
+        rows = await self._call(lambda conn: sql.list_schedules_async(conn, name=None))
+        found: dict[str, Plan] = {}
+        marks: list[tuple[sql.ListSchedulesRow, str | None]] = []
+        for row in rows:
+            self._clock.set(row.read_at)
+            before = self._plans.get(row.name)
+            try:
+                one = plan(row, self._registry)
+            except UnusableError as error:
+                marks.append((row, str(error)))
+                continue
+            if one is None:
+                continue
+            found[row.name] = one
+            if before is not None and before.revision == one.revision and before.failures:
+                one.failures, one.not_before = before.failures, before.not_before
+            else:
+                marks.append((row, warning(row)))
+        self._plans = found
+        self._stats.schedules = len(found)
+        for row, said in marks:
+            await self._mark(row.name, row.revision, row.error, said)
+        declared = {task.name for task in self._registry.tasks}
+        if not declared <= {row.name for row in rows}:  # somebody has removed one
+            await self._arm(replace=True)
+            self._next_tick = 0.0
+
+    # -- one fire --------------------------------------------------------------------------------
+
+    async def _fire(self, one: Plan) -> bool:
+        """Fire the next occurrence of a schedule; say whether to go on with it."""
+        due = one.due(self._clock.now())
+        if due is None:
+            one.next_due = one.table.after(one.watermark)
+            return False
+        try:
+            if one.calls:
+                made = await self._caller.call(one.name, lambda: one.aim(due.occurrence))
+            else:
+                made = one.aim(due.occurrence)
+        except Exception as error:
+            await self._failed(one, error)
+            return False
+        if self._stop.is_set() or not self.leading:
+            return False  # the function took its time
+        try:
+            row = await self._call(lambda conn: _send(conn, one, due, made))
+        except _ABOUT_THE_JOBS as error:
+            await self._failed(one, error)
+            return False
+        except _TROUBLE:
+            self._loaded, self._next_tick = None, 0.0  # nobody knows whether it has fired
+            raise
+        assert row is not None
+        self._clock.set(row.read_at)
+        if row.verdict == "fired":
+            one.fired(due)
+            self._stats.fired += 1
+            self._stats.enqueued += row.job_count
+            logger.info(
+                "%s fired for %s: %d jobs",
+                one.name,
+                due.occurrence.isoformat(),
+                row.job_count,
+                extra={"event": "jobs.scheduler.fired", "task": one.name},
+            )
+            return one.next_due <= self._clock.now()
+        if row.verdict == "early":  # the clock of the database was set back
+            one.not_before = time.monotonic() + _RETRY_FIRST
+            return False
+        # It is not as it was read: another has fired it, or it was changed, paused or removed.
+        self._stats.overtaken += row.verdict == "moved"
+        one.not_before = time.monotonic() + _RETRY_FIRST
+        one.paused = row.verdict in ("paused", "gone")
+        self._loaded = None
+        self._next_tick = min(self._next_tick, time.monotonic() + _RETRY_FIRST)
+        return False
+
+    async def _failed(self, one: Plan, error: Exception) -> None:
+        """A schedule could not fire. The others go on; it is tried again."""
+        self._stats.failed += 1
+        one.failures += 1
+        wait = min(_RETRY_FIRST * 2.0 ** min(one.failures - 1, 10), _RETRY_MOST)
+        one.not_before = time.monotonic() + wait
+        said = (
+            f"{error.cause} [{error.code}]"
+            if isinstance(error, JobsError)
+            else f"{type(error).__name__}: {error}"
+        )
+        logger.error(
+            "%s cannot fire, and is tried again in %g s: %s",
+            one.name,
+            wait,
+            said,
+            exc_info=error if one.failures == 1 else None,
+            extra={"event": "jobs.scheduler.task_failed", "task": one.name},
+        )
+        await self._mark(one.name, one.revision, one.error, said)
+        one.error = said
+
+    async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> None:
+        if error is not None:
+            error = error.replace("\0", "\\0").encode("utf-8", "replace").decode()
+            error = error[:_ERROR_CHARACTERS]
+        if error == before:
+            return
+        if error is not None:
+            logger.warning(
+                "schedule %s: %s",
+                name,
+                error,
+                extra={"event": "jobs.scheduler.marked", "task": name},
+            )
+        await self._call(
+            lambda conn: sql.mark_schedule_async(conn, name=name, revision=revision, error=error)
+        )
+
+    # -- the database ----------------------------------------------------------------------------
+
+    async def _call(self, statement: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, T]]) -> T:
+        return await self._link.call(statement, STATEMENT_SECONDS)
+
+    def _troubled(self, error: Exception) -> float:
+        """Note trouble with the database; the seconds to wait before it is asked again."""
+        self._trouble += 1
+        wait = min(_TROUBLE_FIRST * 2.0 ** min(self._trouble - 1, 10), _TROUBLE_MOST)
+        if self._trouble == 1 or self._trouble % 10 == 0:
+            logger.warning(
+                "scheduler %s cannot reach the database (%d times): %s",
+                self._stats.name,
+                self._trouble,
+                " ".join(str(error).split()),
+                extra={"event": "jobs.scheduler.trouble", "scheduler": self._stats.name},
+            )
+        return wait * random.uniform(0.5, 1.0)
+
+
+async def _send(
+    conn: AsyncConnection[Any], one: Plan, due: Due, made: list[Shot]
+) -> sql.FireScheduleRow | None:
+    rows, targets = [shot.row for shot in made], [shot.target for shot in made]
+    return await sql.fire_schedule_async(
+        conn,
+        name=one.name,
+        watermark=one.watermark,
+        revision=one.revision,
+        next_watermark=due.watermark,
+        occurrence=due.occurrence,
+        catch_up_left=due.left,
+        catch_up_until=due.until,
+        ids=[row.id for row in rows],
+        run_ids=[row.run_id for row in rows],
+        queues=[target.queue for target in targets],
+        names=[target.name for target in targets],
+        tenants=[row.tenant for row in rows],
+        priorities=[row.priority for row in rows],
+        run_ats=[row.run_at for row in rows],
+        delays=[row.delay for row in rows],
+        max_attempts=[target.max_attempts for target in targets],
+        dead_letters=[target.dead_letter for target in targets],
+        idempotency_scopes=[target.idempotency_scope for target in targets],
+        idempotency_keys=[row.key for row in rows],
+        concurrency_keys=[None for _ in rows],
+        concurrency_limits=[None for _ in rows],
+        when_busys=[None for _ in rows],
+        inputs=[row.input for row in rows],
+        enqueued_by=f"task {one.name}",
+    )

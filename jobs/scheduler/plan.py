@@ -1,0 +1,146 @@
+"""A schedule as a leading scheduler keeps it in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from jobs.errors import JobsError, UnknownJob
+from jobs.firing import Shot, shots
+from jobs.registry import Registry
+from jobs.tasking import check_catch_up
+from jobs.timetable import CatchUp, Due, Timetable, due_now, make
+from jobs_sql.schedule import ListSchedulesRow
+
+# A watermark further ahead than this was not written under the clock of now.
+_AHEAD: Final = timedelta(minutes=1)
+
+
+class UnusableError(Exception):
+    """A row that cannot fire, for the reason in the message."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One schedule that can fire.
+
+    Attributes:
+        name, revision, paused: As its row says.
+        table, catch_up, cap: When it is due, and how it catches up.
+        aim: Makes the jobs of an occurrence.
+        calls: Whether that calls a function of the application.
+        watermark, left, until: Up to where it is dealt with, and the catch-up under way.
+        next_due: The first occurrence behind the watermark.
+        error: What its row says is wrong with it.
+        failures: Tries in a row that came to nothing.
+        not_before: No further try before this, by the monotonic clock.
+    """
+
+    name: str
+    revision: int
+    paused: bool
+    table: Timetable
+    catch_up: CatchUp
+    cap: int
+    aim: Callable[[datetime], list[Shot]]
+    calls: bool
+    watermark: datetime
+    left: int | None
+    until: datetime | None
+    next_due: datetime
+    error: str | None
+    failures: int = 0
+    not_before: float = 0.0
+
+    def due(self, now: datetime) -> Due | None:
+        """What it fires next, if anything is due."""
+        return due_now(
+            self.table,
+            self.catch_up,
+            self.cap,
+            self.watermark,
+            now,
+            left=self.left,
+            until=self.until,
+        )
+
+    def fired(self, due: Due) -> None:
+        """The database has taken a fire."""
+        self.watermark, self.left, self.until = due.watermark, due.left, due.until
+        self.next_due = self.table.after(self.watermark)
+        self.error, self.failures, self.not_before = None, 0, 0.0
+
+
+def plan(row: ListSchedulesRow, registry: Registry) -> Plan | None:
+    """The plan of a row; None for a task that this process does not declare.
+
+    Raises UnusableError: it cannot fire.
+    """
+    declared = registry.get_task(row.name)
+    if row.source == "declared":
+        if declared is None:
+            return None  # another version of the application does
+    elif declared is not None:
+        raise UnusableError(f"a task of the same name is declared: {declared!r}")
+    try:
+        table: Timetable = make(cron=row.cron, every=row.every, tz=row.tz, anchor=row.anchor)
+        catch_up = check_catch_up(row.catch_up, row.max_catch_up)
+        if declared is not None:
+            # By the code at hand; the row says the same unless another version has written it.
+            table, catch_up = declared.table, declared.catch_up
+            cap = declared.max_catch_up
+            aim = partial(_aim_task, registry, row.name)
+        else:
+            cap = row.max_catch_up
+            aim = partial(_aim_stored, registry, row.name, row.job or "", row.input or "")
+            aim(row.watermark)  # a payload that does not fit is said at once
+        next_due = table.after(row.watermark)
+    except JobsError as error:
+        raise UnusableError(f"{error.cause} [{error.code}]") from error
+    except Exception as error:
+        raise UnusableError(f"{type(error).__name__}: {error}") from error
+    return Plan(
+        name=row.name,
+        revision=row.revision,
+        paused=row.paused,
+        table=table,
+        catch_up=catch_up,
+        cap=cap,
+        aim=aim,
+        calls=declared is not None,
+        watermark=row.watermark,
+        left=row.catch_up_left,
+        until=row.catch_up_until,
+        next_due=next_due,
+        error=row.error,
+    )
+
+
+def warning(row: ListSchedulesRow) -> str | None:
+    """What is odd about a row that can fire."""
+    ahead = row.watermark - row.read_at
+    if ahead > _AHEAD:
+        return (
+            f"nothing fires for {ahead}: the watermark is ahead of the database's clock, which was "
+            "set back; `jobs tasks rearm` moves it to now"
+        )
+    return None
+
+
+def _aim_task(registry: Registry, name: str, occurrence: datetime) -> list[Shot]:
+    task = registry.get_task(name)
+    assert task is not None
+    return shots(task.entries(occurrence), scope=(name, occurrence), enqueued_by=f"task {name}")
+
+
+def _aim_stored(
+    registry: Registry, name: str, job: str, text: str, occurrence: datetime
+) -> list[Shot]:
+    handle = registry.get(job)
+    if handle is None:
+        raise UnknownJob(f"there is no job {job!r} in this process")
+    entry = (handle, handle.parse(text))
+    return shots([entry], scope=(name, occurrence), enqueued_by=f"task {name}")

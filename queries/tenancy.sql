@@ -1,0 +1,12 @@
+-- name: SetTenant :one
+-- purpose: tell the policies of row-level security whose rows a transaction may see: a setting that
+--     holds until the transaction ends, and so never reaches the next user of the session.
+-- callers: jobs.scoped (run.connection(), the first statement of its transaction)
+-- tx: the transaction of the run, on a session of the application
+-- locks: none
+-- index: none
+-- fence: none, it writes no row
+-- rows: the value as it is now set
+-- cost: no table is touched
+-- errors: insufficient privilege where the setting is one that this role may not set
+select /* jobs:set_tenant */ set_config(@setting::text, @tenant::text, true)::text as tenant;

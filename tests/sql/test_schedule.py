@@ -1,0 +1,219 @@
+"""The lease of the scheduler, arming, and what operators change of schedules."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from jobs_sql import schedule as sql
+from tests.sql.calls import strict
+from tests.sql.scheduling import (
+    HOUR,
+    Conn,
+    arm,
+    change,
+    create,
+    fire,
+    read,
+    set_back,
+    tick,
+)
+
+pytestmark = pytest.mark.majors
+
+
+class TestTickScheduler:
+    def test_the_first_leads_and_the_others_do_not(self, conn: Conn):
+        assert tick(conn, "one").leads
+        assert not tick(conn, "two").leads
+        assert tick(conn, "one").leads
+
+    def test_a_lapsed_lease_is_taken(self, conn: Conn):
+        tick(conn, "one")
+        conn.execute("update jobs.leader set expires_at = clock_timestamp() - interval '1 second'")
+        assert tick(conn, "two").leads
+        assert not tick(conn, "one").leads
+
+    def test_a_renewal_prolongs_it(self, conn: Conn):
+        tick(conn, "one")
+        conn.execute("update jobs.leader set expires_at = clock_timestamp() + interval '1 second'")
+        tick(conn, "one")
+        left = conn.execute("select expires_at - clock_timestamp() from jobs.leader").fetchone()
+        assert left is not None
+        assert left[0] > dt.timedelta(seconds=15)
+
+    def test_a_lease_given_under_another_clock_is_taken(self, conn: Conn):
+        tick(conn, "one")
+        conn.execute("update jobs.leader set expires_at = clock_timestamp() + interval '1 year'")
+        assert tick(conn, "two").leads
+
+    def test_only_the_holder_resigns(self, conn: Conn):
+        tick(conn, "one")
+        assert sql.resign_scheduler(conn, holder="two") == 0
+        assert not tick(conn, "two").leads
+        assert sql.resign_scheduler(conn, holder="one") == 1
+        assert tick(conn, "two").leads
+
+    def test_it_tells_the_time_of_the_database(self, conn: Conn):
+        before = conn.execute("select clock_timestamp()").fetchone()
+        found = tick(conn).read_at
+        after = conn.execute("select clock_timestamp()").fetchone()
+        assert before is not None
+        assert after is not None
+        assert before[0] <= found <= after[0]
+
+    @pytest.mark.parametrize(
+        "what",
+        [
+            lambda conn: create(conn, "new"),
+            lambda conn: change(conn, max_catch_up=11),
+            lambda conn: sql.remove_schedule(conn, name="made"),
+            lambda conn: (sql.remove_schedule(conn, name="made"), create(conn)),
+            lambda conn: sql.pause_task(conn, name="made", paused_by=None),
+            lambda conn: sql.resume_task(conn, name="other"),
+            lambda conn: arm(conn, "declared"),
+        ],
+        ids=["create", "change", "remove", "replace", "pause", "resume", "arm"],
+    )
+    def test_its_fingerprint_tells_of_a_change(self, conn: Conn, what: Callable[[Conn], object]):
+        create(conn)
+        sql.pause_task(conn, name="other", paused_by=None)
+        before = tick(conn).fingerprint
+        assert tick(conn).fingerprint == before
+        what(conn)
+        assert tick(conn).fingerprint != before
+
+    def test_its_fingerprint_is_the_same_after_a_fire(self, conn: Conn):
+        create(conn)
+        set_back(conn, "made")
+        before = tick(conn).fingerprint
+        assert fire(conn, "made").verdict == "fired"
+        sql.mark_schedule(conn, name="made", revision=1, error="no")
+        assert tick(conn).fingerprint == before
+
+
+class TestArmSchedules:
+    def test_the_first_sight_arms_at_now(self, conn: Conn):
+        assert arm(conn) == 1
+        row = read(conn)
+        assert dt.timedelta(0) <= row.read_at - row.watermark < dt.timedelta(minutes=1)
+        assert (row.source, row.last_occurrence, row.error) == ("declared", None, None)
+
+    def test_a_later_sight_changes_nothing(self, conn: Conn):
+        arm(conn)
+        watermark = set_back(conn)
+        assert arm(conn) == 0
+        assert read(conn).watermark == watermark
+
+    @pytest.mark.parametrize(
+        "timing",
+        [{"cron": "0 4 * * *"}, {"tz": "Europe/Zurich"}, {"cron": None, "every": HOUR}],
+        ids=["cron", "zone", "interval"],
+    )
+    def test_another_timing_arms_anew(self, conn: Conn, timing: dict[str, Any]):
+        arm(conn)
+        watermark = set_back(conn)
+        assert arm(conn, **timing) == 1
+        row = read(conn)
+        assert row.watermark > watermark + HOUR - dt.timedelta(minutes=1)
+        assert row.revision == 2
+
+    def test_another_catch_up_does_not(self, conn: Conn):
+        arm(conn)
+        watermark = set_back(conn)
+        assert arm(conn, catch_up="run_all", max_catch_up=5) == 1
+        row = read(conn)
+        assert (row.watermark, row.catch_up, row.max_catch_up) == (watermark, "run_all", 5)
+
+    def test_a_watermark_never_moves_back(self, conn: Conn):
+        arm(conn)
+        watermark = set_back(conn, by=-HOUR)
+        arm(conn, cron="0 4 * * *")
+        assert read(conn).watermark == watermark
+
+    def test_one_that_does_not_lead_changes_nothing(self, conn: Conn):
+        arm(conn)
+        assert arm(conn, cron="0 4 * * *", replace=False) == 0
+        assert arm(conn, "another", replace=False) == 1
+        assert read(conn).cron == "0 3 * * *"
+
+    def test_a_stored_schedule_of_the_name_stays(self, conn: Conn):
+        create(conn, "nightly")
+        assert arm(conn, cron="0 4 * * *") == 0
+        assert read(conn).cron == "0 3 * * *"
+
+
+class TestStoredSchedules:
+    def test_a_name_is_taken_once(self, conn: Conn):
+        assert create(conn) == 1
+        assert create(conn, cron="0 4 * * *") == 0
+        assert read(conn, "made").cron == "0 3 * * *"
+
+    def test_a_new_one_is_armed(self, conn: Conn):
+        create(conn)
+        row = read(conn, "made")
+        assert dt.timedelta(0) <= row.read_at - row.watermark < dt.timedelta(minutes=1)
+
+    def test_a_change_of_the_input_keeps_the_watermark(self, conn: Conn):
+        create(conn)
+        watermark = set_back(conn, "made")
+        assert change(conn, input='{"n":2}') == 1
+        row = read(conn, "made")
+        assert (row.watermark, row.input, row.revision) == (watermark, '{"n":2}', 2)
+
+    def test_a_change_of_the_timing_arms_anew(self, conn: Conn):
+        create(conn)
+        watermark = set_back(conn, "made")
+        assert change(conn, cron="0 4 * * *") == 1
+        assert read(conn, "made").watermark > watermark
+
+    def test_rearming_moves_a_watermark_back_to_now(self, conn: Conn):
+        create(conn)
+        ahead = set_back(conn, "made", by=-HOUR)
+        assert change(conn, rearm=True) == 1
+        assert read(conn, "made").watermark < ahead
+
+    def test_a_change_of_what_was_changed_meanwhile(self, conn: Conn):
+        create(conn)
+        assert change(conn, max_catch_up=11) == 1
+        assert change(conn, max_catch_up=12, revision=1) == 0
+        assert read(conn, "made").max_catch_up == 11
+
+    def test_removing_takes_the_pause_along(self, conn: Conn):
+        create(conn)
+        sql.pause_task(conn, name="made", paused_by=None)
+        assert sql.remove_schedule(conn, name="made") == 1
+        assert sql.remove_schedule(conn, name="made") == 0
+        create(conn)
+        assert not read(conn, "made").paused
+
+    def test_a_mark_is_for_the_revision_it_was_made_for(self, conn: Conn):
+        create(conn)
+        assert sql.mark_schedule(conn, name="made", revision=2, error="no") == 0
+        assert sql.mark_schedule(conn, name="made", revision=1, error="no") == 1
+        assert sql.mark_schedule(conn, name="made", revision=1, error="no") == 0
+        assert read(conn, "made").error == "no"
+        assert sql.mark_schedule(conn, name="made", revision=1, error=None) == 1
+        assert read(conn, "made").error_at is None
+
+    def test_the_list_is_in_order_of_the_bytes_of_the_names(self, conn: Conn):
+        for name in ("b", "\u00e4", "a", "B"):
+            create(conn, name)
+        rows = strict(sql.ListSchedulesRow, sql.list_schedules(conn, name=None))
+        assert [row.name for row in rows] == ["B", "a", "b", "\u00e4"]
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            *("watermark = 'infinity'", "every = '-1 day', cron = null", "anchor = '-infinity'"),
+            *("catch_up = 'x'", "max_catch_up = 0", "cron = null", "job = null", "name = ''"),
+        ],
+    )
+    def test_what_nobody_could_read_is_refused(self, conn: Conn, column: str):
+        create(conn)
+        with pytest.raises((psycopg.errors.CheckViolation, psycopg.DataError)):
+            conn.execute(b"update jobs.schedule set " + column.encode())
