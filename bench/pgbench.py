@@ -44,6 +44,7 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "rescue_limit": "100",
             "worker": "'pgbench'",
             "lease": "'30 s'",
+            **dict.fromkeys(("turns", "mosts", "floor_ats", "floor_ids", "chosen"), "'{}'"),
         },
     )
     head, found, _ = claim.rpartition(_LAST_SELECT)

@@ -8,6 +8,7 @@ import pytest
 from psycopg import Connection
 
 from jobs_sql import claim
+from tests.sql.calls import STRAIGHT
 from tests.support.buffers import encoded, explain
 
 pytestmark = pytest.mark.majors
@@ -19,6 +20,7 @@ CLAIM: dict[str, Any] = {
     "rescue_limit": 3,
     "worker": "w",
     "lease": timedelta(seconds=30),
+    **STRAIGHT,
 }
 
 
