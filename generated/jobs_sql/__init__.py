@@ -8,6 +8,7 @@ Needs psycopg only. The schema they expect is in the data folder `schema`.
 from . import (
     claim,
     control,
+    due,
     enqueue,
     inspect,
     lease,
@@ -29,6 +30,7 @@ from . import (
 __all__ = [
     "claim",
     "control",
+    "due",
     "enqueue",
     "inspect",
     "lease",
