@@ -62,6 +62,8 @@ class Steering:
         self._floors = Floors()
         self._rounds = Rounds()
         self._reaches: dict[str, Reach] = {}
+        #: Whether the last choice passed over a tenant that may go on later.
+        self.left_out = False
 
     def shrink(self, room: Mapping[str, int]) -> dict[str, int]:
         """What the limits of this process leave of what is wanted; queues without room are gone."""
@@ -110,6 +112,7 @@ class Steering:
         tenants = self.limiter.tenant_room(now)
         if tenants is None:
             raise AssertionError("tenants have no limit here")
+        self.left_out = 0 in tenants.rooms and not self.limiter.stops_tenants
         turns, orders = self._go_through(room, now)
         queues = list(room)
         marks = self._rounds.floors(queues, orders)

@@ -101,11 +101,12 @@ class Rounds:
     def _widen(self, rows: Sequence[ChooseJobsRow]) -> None:
         """Where nothing was found and not everybody was seen the next claim sees more."""
         limits = {"round": self.lanes, "stretch": self.stretch}
-        if any(row.kind == "job" or row.seen < limits[row.kind] for row in rows) or not rows:
-            self._wider, self._in_vain = 1, 0
-        else:
+        found = any(row.kind == "job" for row in rows)
+        if not found and any(row.seen >= limits[row.kind] for row in rows):
             self._wider = min(WIDER, self._wider * 4)
             self._in_vain += 1
+        else:
+            self._wider, self._in_vain = 1, 0
 
     def _advance(
         self,

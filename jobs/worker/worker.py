@@ -246,7 +246,7 @@ class Worker(Service):
         if not self._steering.whole:  # maybe because it did not look everywhere
             self._steering.force()
             self._claimer.wake()
-        elif self._steering.next_at(time.monotonic()) is None:
+        elif not self._steering.left_out:  # else they are looked at again when they may go on
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:

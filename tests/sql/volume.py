@@ -105,3 +105,8 @@ def settling(held: Iterable[Held], *outcomes: str, error: bool = False) -> dict[
         "results": [None] * count,
         "worker": "w1",
     }
+
+
+def wide(dsn: str) -> Connection[Any]:
+    """A session that commits each statement."""
+    return Connection.connect(dsn, autocommit=True)
