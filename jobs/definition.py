@@ -36,6 +36,7 @@ PRIORITIES: Final = range(4)
 # Both ends leave room for any time zone within what Python can represent.
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
+_AT_ONCE: Final = timedelta()
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 
 Scope: TypeAlias = Literal["live", "waiting"]
@@ -213,15 +214,15 @@ class Definition(Generic[M, R]):
         model = self._codec.accept(input)
         text = self._codec.dump(model)
         return Row(
-            id=uuid7() if id is None else id,
-            run_id=uuid7(),
-            supplied=id is not None,
-            tenant=self.derive_tenant(model) or "",
-            priority=self.priority if priority is None else priority,
-            run_at=run_at,
-            delay=timedelta() if delay is None else delay,
-            key=self.derive_key(model),
-            input=text,
+            uuid7() if id is None else id,
+            uuid7(),
+            id is not None,
+            "" if self.tenant is NO_TENANT else self.derive_tenant(model) or "",
+            self.priority if priority is None else priority,
+            run_at,
+            _AT_ONCE if delay is None else delay,
+            None if self.idempotency_key is NO_KEY else self.derive_key(model),
+            text,
         )
 
     def rows(

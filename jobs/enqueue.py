@@ -173,6 +173,10 @@ def enqueue_many(target: Target, rows: Sequence[Row]) -> Plan[list[Enqueued]]:
     Of rows that repeat a key or a supplied id the first one counts. Raises as `enqueue_one`; a
     DuplicateJob carries the index.
     """
+    if _nothing_in_the_way(target, rows):
+        for chunk in cut_rows(rows):
+            yield from _insert_plain(target, chunk)
+        return [Enqueued(row.id, row.run_id, "created") for row in rows]
     if any(row.supplied for row in rows):
         yield from _need_fresh_snapshots()
     first, repeats = _apart(rows)
@@ -195,6 +199,39 @@ def enqueue_many(target: Target, rows: Sequence[Row]) -> Plan[list[Enqueued]]:
                 error.at_item(index)
                 raise error
     return result
+
+
+def _nothing_in_the_way(target: Target, rows: Sequence[Row]) -> bool:
+    """Whether no other job can be a reason not to insert these, and all are due alike."""
+    if not rows or getattr(target, "concurrency_limit", None) is not None:
+        return False
+    delay = rows[0].delay
+    for row in rows:
+        if row.supplied or row.key is not None or row.run_at is not None:
+            return False
+        if row.delay is not delay and row.delay != delay:
+            return False
+    return True
+
+
+def _insert_plain(target: Target, rows: Sequence[Row]) -> Plan[None]:
+    yield from call(
+        sql.insert_jobs,
+        sql.insert_jobs_async,
+        ids=[row.id for row in rows],
+        run_ids=[row.run_id for row in rows],
+        tenants=[row.tenant for row in rows],
+        priorities=[row.priority for row in rows],
+        inputs=[row.input for row in rows],
+        delay=rows[0].delay,
+        queue=target.queue,
+        name=target.name,
+        max_attempts=target.max_attempts,
+        dead_letter=target.dead_letter,
+        idempotency_scope=target.idempotency_scope,
+        traceparent=target.traceparent,
+        enqueued_by=target.enqueued_by,
+    )
 
 
 def _apart(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, Row]]]:

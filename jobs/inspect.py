@@ -1,4 +1,4 @@
-"""Looking at jobs: one, a page of them, how many are where, and how they ended.
+"""Looking at jobs: one, a page of them, how many are where, how they ended, and at the workers.
 
 Every function takes a synchronous connection and returns its result, or an asynchronous one and
 returns an awaitable of it. All only read, lock nothing, and leave transactions to the caller. Times
@@ -16,6 +16,7 @@ from psycopg import AsyncConnection, Connection
 
 from jobs.errors import ConfigError, JobNotFound, PageInvalid, UnknownState
 from jobs.flavour import Plan, call, drive
+from jobs.fleet import RunningJob, WorkerRecord, list_workers
 from jobs_sql import due as due_sql
 from jobs_sql import inspect as sql
 from jobs_sql import listing
@@ -29,10 +30,13 @@ __all__ = [
     "OutcomeCount",
     "Page",
     "QueueStats",
+    "RunningJob",
+    "WorkerRecord",
     "due_ages",
     "get_job",
     "list_attempts",
     "list_jobs",
+    "list_workers",
     "outcome_counts",
     "queue_stats",
 ]

@@ -6,23 +6,29 @@
 -- locks: the row of jobs.leader, for the moment. Waits for another tick only.
 -- index: leader_pkey
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
--- clock: statement_timestamp(). A lease that ends later than any that is given was given under
---     another clock, and counts as ended.
+-- clock: statement_timestamp(). A lease that ends later than if it were given now was given before
+--     the clock was set back, and counts as ended.
 -- rows: one. fingerprint differs from that of another tick where a schedule or the pause of a task
 --     came, went or was changed between the two; a fire changes nothing of it.
 -- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule,
 --     a few pages for a hundred schedules
 with /* jobs:tick_scheduler */ held as (
-    insert into jobs.leader as l (role, holder, expires_at)
-    values ('scheduler', @holder::text, statement_timestamp() + @lease::interval)
+    insert into jobs.leader as l (role, holder, lease, expires_at)
+    values (
+        'scheduler',
+        @holder::text,
+        @lease::interval,
+        statement_timestamp() + @lease::interval
+    )
     on conflict (role) do update
         set
             holder = excluded.holder,
+            lease = excluded.lease,
             expires_at = excluded.expires_at
         where
         l.holder = excluded.holder
         or l.expires_at <= statement_timestamp()
-        or l.expires_at > statement_timestamp() + 2 * @lease::interval
+        or l.expires_at > statement_timestamp() + l.lease
     returning l.role
 ),
 

@@ -11,7 +11,7 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from jobs.cli import enqueue, looking, migrate, operating, version, worker
+from jobs.cli import enqueue, looking, migrate, operating, scheduler, tasks, version, worker
 from jobs.cli.arguments import Subcommands
 from jobs.errors import (
     ConfigError,
@@ -20,18 +20,28 @@ from jobs.errors import (
     JobsError,
     ModuleShadowed,
     PageInvalid,
+    ScheduleInvalid,
 )
 
 _ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
     migrate.add_parser,
     worker.add_parser,
+    scheduler.add_parser,
     enqueue.add_parser,
     looking.add_parser,
     operating.add_parser,
+    tasks.add_parser,
     version.add_parser,
 )
 
-_MISUSES: Final = (ConfigError, ControlInvalid, InvalidInput, ModuleShadowed, PageInvalid)
+_MISUSES: Final = (
+    ConfigError,
+    ControlInvalid,
+    InvalidInput,
+    ModuleShadowed,
+    PageInvalid,
+    ScheduleInvalid,
+)
 
 _FAILED = 1
 _MISUSED = 2

@@ -99,8 +99,8 @@ def add_when(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def instant_of(args: argparse.Namespace) -> datetime | None:
-    """The instant given as --at.
+def instant_of(args: argparse.Namespace, option: str = "--at") -> datetime | None:
+    """The instant given as --at, or as another option that is kept under the same name.
 
     Raises:
         ConfigError: It is no time, or has no offset, so that nobody can tell which instant it is.
@@ -112,12 +112,12 @@ def instant_of(args: argparse.Namespace) -> datetime | None:
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"--at: {text!r} is not a time",
+            f"{option}: {text!r} is not a time",
             fix="Write it as 2026-03-08T02:30:00+01:00, or with Z for UTC.",
         ) from None
     if instant.utcoffset() is None:
         raise ConfigError(
-            f"--at: {text!r} has no offset, so nobody can tell which instant it is",
+            f"{option}: {text!r} has no offset, so nobody can tell which instant it is",
             fix="Add one, for example +01:00, or Z for UTC.",
         )
     return instant

@@ -39,7 +39,7 @@ def load_registry(target: str) -> Registry:
         raise _broken(target, error) from error
     except (Exception, SystemExit) as error:
         raise _broken(target, error) from error
-    if not len(registry):
+    if not len(registry) and not registry.tasks:
         raise ConfigError(
             f"{target} has no jobs",
             fix="Name the module whose functions are decorated with @jobs.job.",

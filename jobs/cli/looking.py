@@ -1,8 +1,9 @@
-"""``jobs list``, ``jobs show`` and ``jobs stats``: look on, and change nothing."""
+"""``jobs list``, ``show``, ``stats`` and ``workers``: look on, and change nothing."""
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from datetime import timedelta
 from typing import Final, get_args
 
@@ -13,10 +14,12 @@ from jobs.control import pauses
 from jobs.inspect import (
     JobRecord,
     JobState,
+    WorkerRecord,
     due_ages,
     get_job,
     list_attempts,
     list_jobs,
+    list_workers,
     outcome_counts,
     queue_stats,
 )
@@ -32,6 +35,22 @@ _COLUMNS: Final = {
     "done": "PROGRESS",
     "created_at": "CREATED",
     "ends": "DUE OR ENDED",
+}
+_WORKERS: Final = {
+    "name": "NAME",
+    "state": "STATE",
+    "process": "PROCESS",
+    "host": "HOST",
+    "version": "VERSION",
+    "started_at": "STARTED",
+    "silent_for": "SILENT FOR",
+    "serves": "QUEUES",
+    "in_flight": "IN FLIGHT",
+    "runs": "RUNNING",
+    "completed": "COMPLETED",
+    "retried": "RETRIED",
+    "ended": "ENDED",
+    "lost": "LOST",
 }
 _STATS: Final = {
     "queue": "QUEUE",
@@ -52,6 +71,7 @@ def add_parser(sub: Subcommands) -> None:
     _add_list(sub)
     _add_show(sub)
     _add_stats(sub)
+    _add_workers(sub)
 
 
 # -- list -----------------------------------------------------------------------------------------
@@ -253,3 +273,63 @@ def run_stats(args: argparse.Namespace) -> int:
 
 def _in_seconds(row: dict[str, object]) -> dict[str, object]:
     return {f"{key}_seconds" if key == "oldest_ready" else key: row[key] for key in row}
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+def _add_workers(sub: Subcommands) -> None:
+    parser = sub.add_parser(
+        "workers",
+        help="which worker processes there are, and what each is running",
+        description="List the worker processes that were heard of in the last minute and a half. "
+        "Each describes itself every 30 s; what runs now, and where, is what the jobs say "
+        "(jobs list --state running).",
+        allow_abbrev=False,
+    )
+    add_dsn(parser)
+    parser.add_argument(
+        "--running", action="store_true", help="with a line for each job that a worker runs"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run_workers)
+
+
+def run_workers(args: argparse.Namespace) -> int:
+    """Run ``jobs workers``. Raises what `jobs.inspect.list_workers` raises."""
+    with session(dsn_of(args)) as conn:
+        workers = list_workers(conn)
+    if args.json:
+        print_json({"workers": [_seconds_named(one) for one in workers]})
+        return 0
+    print_rows([_worker_row(one) for one in workers], _WORKERS)
+    if not workers:
+        print("no workers")
+    if args.running:
+        running = [
+            {"id": job.id, "job": job.name, "worker": one.name, "process": one.process}
+            for one in workers
+            for job in one.running
+        ]
+        if running:
+            print("\nrunning")
+        columns = {"id": "ID", "job": "JOB", "worker": "WORKER", "process": "PROCESS"}
+        print_rows(running, columns)
+    return 0
+
+
+def _seconds_named(worker: WorkerRecord) -> dict[str, object]:
+    fields = worker._asdict()
+    return {"silent_for_seconds" if key == "silent_for" else key: fields[key] for key in fields}
+
+
+def _worker_row(worker: WorkerRecord) -> dict[str, object]:
+    names = Counter(job.name for job in worker.running)
+    shown = [name if count == 1 else f"{name} x {count}" for name, count in sorted(names.items())]
+    if more := worker.in_flight - len(worker.running):
+        shown.append(f"and {more} more")
+    return {
+        **worker._asdict(),
+        "serves": ", ".join(f"{queue} ({slots})" for queue, slots in worker.queues.items()),
+        "runs": ", ".join(shown),
+    }

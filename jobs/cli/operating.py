@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from collections.abc import Sequence
 from typing import Final
 
 from jobs.cli.arguments import Subcommands, add_dsn, add_when, dsn_of, instant_of, job_ids, seconds
 from jobs.cli.output import add_json, print_json, print_rows
+from jobs.cli.user import user
 from jobs.connecting import session
 from jobs.control import (
     PATIENCE,
@@ -115,7 +115,7 @@ def run_requeue(args: argparse.Namespace) -> int:
 def run_pause(args: argparse.Namespace) -> int:
     """Run ``jobs pause``. Raises what `jobs.control.pause` raises."""
     with session(dsn_of(args)) as conn:
-        changed = pause(conn, args.queue, paused_by=args.by or _user())
+        changed = pause(conn, args.queue, paused_by=args.by or user())
     _print_queue(args, True, changed, "paused" if changed else "was paused already")
     return 0
 
@@ -163,10 +163,3 @@ def _print_queue(args: argparse.Namespace, paused: bool, changed: bool, words: s
         print_json({"queue": args.queue, "paused": paused, "changed": changed})
     else:
         print(f"queue {args.queue} {words}")
-
-
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return None

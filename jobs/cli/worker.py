@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import logging
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
+from jobs.cli.serving import add_log_level, serve
 from jobs.registry import Registry
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
-
-# Seconds between the stop of the worker and the end of the process.
-_EXIT_GRACE = 2.0
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 def add_parser(sub: Subcommands) -> None:
@@ -92,12 +82,7 @@ def add_parser(sub: Subcommands) -> None:
         action="store_true",
         help="stop when nothing is due any more; exit status 0 whatever became of the jobs",
     )
-    parser.add_argument(
-        "--log-level",
-        choices=_LEVELS,
-        default="info",
-        help="least severe events to write to standard error (default: info)",
-    )
+    add_log_level(parser)
     parser.set_defaults(run=run)
 
 
@@ -116,47 +101,8 @@ def run(args: argparse.Namespace) -> int:
         drain=args.drain,
         listen=False if args.no_listen else args.listen_dsn or "auto",
     )
-    _log_to_stderr(args.log_level)
-    runner = asyncio.Runner(loop_factory=loop_factory())
-    try:
-        runner.run(worker.run(until_idle=args.until_idle))
-    finally:
-        with _ended_in_time():
-            runner.close()
+    serve(worker.run(until_idle=args.until_idle), args.log_level)
     return 0
-
-
-@contextlib.contextmanager
-def _ended_in_time() -> Iterator[None]:
-    """End the process if the block, which closes the event loop, takes too long.
-
-    It waits without an end for a job function that does not stop, be it asynchronous or in a thread
-    of ``asyncio.to_thread``. That was given its time, and its job is no longer ours.
-    """
-
-    def end() -> None:
-        logging.getLogger("jobs.worker").error(
-            "something of a job does not end: ending the process over it",
-            extra={"event": "jobs.worker.exit_forced"},
-        )
-        logging.shutdown()
-        os._exit(0)
-
-    timer = threading.Timer(_EXIT_GRACE, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop to run in; None for the platform's default.
-
-    The default of Windows cannot watch the sockets of psycopg.
-    """
-    return asyncio.SelectorEventLoop if sys.platform == "win32" else None
 
 
 def _queues_of(registry: Registry) -> dict[str, int]:
@@ -167,24 +113,3 @@ def queue(text: str) -> tuple[str, int]:
     """Read NAME or NAME=SLOTS (an argparse type). A name that holds "=" needs slots behind it."""
     name, equals, slots = text.rpartition("=")
     return (name, int(slots)) if equals else (text, DEFAULT_SLOTS)
-
-
-class OneLine(logging.Formatter):
-    """Time, level and message of an event in one line, tracebacks included."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
-        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
-
-
-def _log_to_stderr(level: str) -> None:
-    """Set up logging, unless the application has done so when it was imported."""
-    root = logging.getLogger()
-    if not root.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(OneLine())
-        root.addHandler(handler)
-    logging.getLogger("jobs").setLevel(level.upper())

@@ -29,7 +29,7 @@ logger = logging.getLogger("jobs.service")
 T = TypeVar("T")
 
 # The oldest schema file this runtime can work with.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # All attempts at connecting, several hosts included.
 CONNECT_TIMEOUT = 30.0
@@ -232,6 +232,11 @@ class Link:
         self._target = target
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that nothing is known against."""
+        return self._conn is not None and not self._conn.closed
 
     async def open(self) -> None:
         """Connect unless connected.

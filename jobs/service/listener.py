@@ -84,15 +84,26 @@ class Listener:
     string that leads to another database. Every new session is proven anew.
     """
 
-    def __init__(self, target: Target, ear: Ear, name: str, noun: str = "worker") -> None:
+    def __init__(
+        self,
+        target: Target,
+        ear: Ear,
+        name: str,
+        noun: str = "worker",
+        cancelling: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Args:
             target: Where to listen.
-            ear: Whom to tell.
-            name: Label of the process, for logs.
+            ear: Whom to tell of enqueues.
+            name: Label of the process.
             noun: What kind of service it is: ``jobs.<noun>`` is the logger, and its events begin
                 so.
+            cancelling: Called when an operator wants a job cancelled that a worker of that label
+                runs. Which one it is says the database.
         """
+        self._cancelling = cancelling
+        self._cancel_payload = f"cancel {name}"
         self._link = Link(target)
         self._ear = ear
         self._name, self._noun = name, noun
@@ -203,7 +214,9 @@ class Listener:
     def _take(self, payload: str) -> None:
         self._heard += 1
         if payload != self._nonce:
-            self._ear.hear(payload)
+            if payload == self._cancel_payload:
+                self._cancelling()
+            self._ear.hear(payload)  # a queue may be called anything
         elif not self._live:
             self._live, self._lost_said = True, False
             self._ear.trust(True)

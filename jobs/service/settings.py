@@ -13,8 +13,8 @@ from jobs.payload import text_problem
 
 
 def default_name() -> str:
-    """Host, process and a random part: readable, and different for each start."""
-    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(3)}"
+    """Host, process and a random part: readable, and no other process's, whatever it is called."""
+    return f"{socket.gethostname()[:80]}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
 def check_duration(field: str, value: object, low: timedelta, high: timedelta) -> None:

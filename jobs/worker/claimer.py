@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from random import uniform
 from typing import Any, TypeAlias
 
@@ -19,7 +20,9 @@ from jobs.service.link import Link
 from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
+from jobs.worker.register import BEAT_EVERY, Registration
 from jobs.worker.steering import Steer
+from jobs.worker.strays import Strays
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
 from jobs_sql.tenants import choose_jobs_async
 from jobs_sql.wake import prune_wakes_async
@@ -33,6 +36,11 @@ _PRUNE_EVERY = 60.0
 _PRUNE_LIMIT = 10_000
 # Before another claim that is worth it, in seconds.
 _AT_ONCE = 0.001
+# Retries that are looked for when they are due, not at the next poll: how soon in seconds, how many
+# at the same time, and by how much late, so as not to come too early.
+_EXPECT_WITHIN = 60.0
+_MOST_EXPECTED = 1_000
+_LATE = 0.001
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
 
 Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]
@@ -54,6 +62,8 @@ class Claimer:
         choked: Callable[[], bool],
         busy: Callable[[], bool],
         idle: Callable[[], None],
+        registration: Registration,
+        strays: Strays,
     ) -> None:
         """
         Args:
@@ -65,6 +75,8 @@ class Claimer:
                 be over.
             busy: Whether the process holds any job.
             idle: Called when a pass that began with nothing held has found nothing.
+            registration: Tells the registry of workers that this one lives.
+            strays: Finds what a claim got whose answer was lost.
         """
         self._link = link
         self._config = config
@@ -73,10 +85,14 @@ class Claimer:
         self._choked = choked
         self._busy = busy
         self._idle = idle
+        self._registration = registration
+        self._strays = strays
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
         self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
         self._was_choked = False
+        self._expected = 0
+        self._looked = False
         self._woken = asyncio.Event()
         self._stopping = False
 
@@ -97,6 +113,17 @@ class Claimer:
         if not live:
             self._pace.heard()
             self.wake()
+
+    def expect(self, delay: timedelta) -> None:
+        """A job of ours waits again and is due after so long: look then, others may be faster."""
+        seconds = max(delay.total_seconds(), 0.0)
+        if seconds <= _EXPECT_WITHIN and self._expected < _MOST_EXPECTED:
+            self._expected += 1
+            asyncio.get_running_loop().call_later(seconds + _LATE, self._due_again)
+
+    def _due_again(self) -> None:
+        self._expected -= 1
+        self.wake()
 
     def errand(self, errand: Errand) -> asyncio.Future[Exception | None]:
         """Send a statement before the next claim, which is made now.
@@ -129,7 +156,7 @@ class Claimer:
             self._woken.clear()
             try:
                 await self._run_errands()
-                wait = 0.0 if self._stopping else self._until_next(await self._pass())
+                wait = 0.0 if self._stopping else self._until_next(await self._look())
             except Exception as error:  # the loop outlives whatever one claim raises
                 self._report(error)
                 wait = self._pace.failed()
@@ -146,6 +173,27 @@ class Claimer:
                 failure = error
             if not answer.done():
                 answer.set_result(failure)
+
+    async def _look(self) -> float:
+        """Claim once, after what is due beside it; return the seconds to wait unless woken.
+
+        The first look is a claim, and the sign of life comes at once behind it.
+        """
+        if self._strays.due:
+            self._take(await self._strays.find(self._link, TIMEOUT), self._strays.asked_at)
+        if not self._looked:
+            self._looked = True
+            await self._pass()
+            return 0.0
+        if not self._registration.due:
+            return await self._pass()
+        busy = self._busy()
+        if await self._registration.beat(self._link, self._config.queues):
+            return await self._pass()
+        # It has looked at the queues as well, so that an idle worker sends no more than its looks.
+        if not busy:
+            self._idle()
+        return self._pace.nothing()
 
     def _ask(self, now: float) -> Ask | None:
         self._was_choked = self._choked()
@@ -187,9 +235,16 @@ class Claimer:
         return wait if at is None else min(wait, max(_AT_ONCE, at - now))
 
     async def _claim(self, ask: Ask) -> list[ClaimJobsRow]:
+        asked_at = time.monotonic()
+        try:
+            return await self._claim_steered(ask, asked_at)
+        except Exception as error:
+            self._strays.failed(asked_at, error)
+            raise
+
+    async def _claim_steered(self, ask: Ask, began: float) -> list[ClaimJobsRow]:
         steering = self._demand.steering
         ask = Ask({queue: ask.room[queue] for queue in sorted(ask.room)}, ask.rescue)
-        began = time.monotonic()
         if steering.by_tenant:
             rows = await self._link.call(lambda conn: self._by_tenant(conn, ask, began), TIMEOUT)
         else:
@@ -242,6 +297,7 @@ class Claimer:
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, unless a slot worth filling or a stop ends the wait."""
+        seconds = min(seconds, BEAT_EVERY)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

@@ -32,6 +32,7 @@ class WorkerConfig:
         live_poll: The same while enqueues are heard.
         drain: How long a stop waits for running jobs before it cancels them.
         limits: What the process may do at once beside its slots.
+        own_name: Whether the name is this start's alone, because it was made for it.
         unknown_delay: How long a job of a name that is not registered waits for another process.
     """
 
@@ -43,6 +44,7 @@ class WorkerConfig:
     live_poll: timedelta
     drain: timedelta
     limits: Limits
+    own_name: bool = False
     unknown_delay: timedelta = timedelta(seconds=30)
 
     @property
@@ -88,6 +90,7 @@ def configure(
         live_poll=idle_poll or max(poll, LIVE_POLL),
         drain=drain,
         limits=limits or Limits(),
+        own_name=name is None,
     )
 
 

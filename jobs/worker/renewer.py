@@ -30,6 +30,8 @@ Ts = TypeVarTuple("Ts")
 
 MAX_BATCH = 1_000
 _TICK = 0.25
+# Between two renewals, however many reasons there are to hurry.
+_HURRY_GAP = 0.25
 _EXPECTED = (psycopg.Error, OSError, JobsError)
 
 
@@ -67,6 +69,7 @@ class Renewer:
         self._guard: Guard | None = None
         self._hurry = False
         self._stop = threading.Event()
+        self._nudge = threading.Event()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="jobs-renewer", daemon=True)
 
@@ -74,12 +77,14 @@ class Renewer:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Renew at the next tick: some lease is older than usual."""
+        """Renew now: some lease is older than usual, or somebody wants a job cancelled."""
         self._hurry = True
+        self._nudge.set()
 
     def end(self) -> None:
         """Let the thread end, without waiting for it."""
         self._stop.set()
+        self._nudge.set()
 
     async def stop(self, grace: float = 2.0) -> None:
         """End the thread, cutting a renewal that does not answer within ``grace`` seconds."""
@@ -97,17 +102,26 @@ class Renewer:
 
     def _serve(self) -> None:
         due = time.monotonic() + self._every
+        hurry_at = 0.0
         tick = min(_TICK, self._every / 4)
-        while not self._stop.wait(tick) and not self._loop.is_closed():
+        while self._next_tick(tick) and not self._loop.is_closed():
             self._watch.look()
-            if time.monotonic() < due and not self._hurry:
+            now = time.monotonic()
+            if now < due and not (self._hurry and now >= hurry_at):
                 continue
             self._hurry = False
             landed = self._renew(self._holding.snapshot())
+            hurry_at = time.monotonic() + _HURRY_GAP
             due = time.monotonic() + (self._every if landed else self._retry_every)
         self._drop()
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _next_tick(self, seconds: float) -> bool:
+        """Wait so long, or until there is a reason to hurry; return whether to go on."""
+        self._nudge.wait(seconds)
+        self._nudge.clear()
+        return not self._stop.is_set()
 
     def _renew(self, held: list[Held]) -> bool:
         """Renew all; return whether each was answered for good."""

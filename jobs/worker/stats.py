@@ -44,6 +44,7 @@ class WorkerStats:
         tenants_paced: Tenants whose pace is remembered, where it is limited.
         tenants_refused: Tenants that were left out of a claim in the last minute or two, because
             they were full or too fast.
+        unsettled: Outcomes that the worker could not settle before it stopped. Their leases lapse.
         hooks_failed: Hooks of ended jobs that were given up.
     """
 
@@ -64,6 +65,7 @@ class WorkerStats:
     tenants_counted: int = 0
     tenants_paced: int = 0
     tenants_refused: int = 0
+    unsettled: int = 0
     hooks_failed: int = 0
 
 

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from jobs.worker.floors import Floors, Reach
+from jobs.worker.held import Held
 from jobs.worker.limits import Grant, Limiter, Limits
+from jobs.worker.stats import WorkerStats
 from jobs.worker.tenants import Rounds
 from jobs.worker.turns import PRIORITIES, STRICT, Turn, Turns
 from jobs_sql.claim import ClaimJobsRow
@@ -58,6 +60,8 @@ class Steering:
 
     def __init__(self, limits: Limits) -> None:
         self.limiter = Limiter(limits)
+        self._counts = limits != Limits()
+        self._grants: dict[Held, Grant] = {}
         self._turns = Turns()
         self._floors = Floors()
         self._rounds = Rounds()
@@ -91,11 +95,6 @@ class Steering:
     def force(self) -> None:
         """Let the next claim look at all due jobs."""
         self._floors.force()
-
-    @property
-    def counts(self) -> bool:
-        """Whether jobs have to be counted."""
-        return self.limiter.limits != Limits()
 
     @property
     def by_tenant(self) -> bool:
@@ -182,9 +181,29 @@ class Steering:
         if not self.by_tenant:
             self._floors.learn(self._reaches, room, found, began, ended)
 
-    def admit(self, row: ClaimJobsRow, now: float) -> Grant:
-        """Count a claimed job against the limits."""
-        return self.limiter.admit(row.queue, row.tenant, now)
+    # -- the life of a job -----------------------------------------------------------------------
+
+    def begin(self, job: Held, now: float) -> None:
+        """Count a claimed job against the limits, if there are any."""
+        if self._counts:
+            self._grants[job] = self.limiter.admit(job.row.queue, job.row.tenant, now)
+
+    def end(self, job: Held) -> bool:
+        """Count a job no longer: it has ended, or will never begin. May be repeated.
+
+        Returns:
+            Whether a limit that was reached is not reached any more, so that a claim is worth it.
+        """
+        grant = self._grants.pop(job, None)
+        if grant is None:
+            return False
+        return grant.release() if job.begun else grant.abandon()
+
+    def size(self, figures: WorkerStats) -> None:
+        """Write down how much is remembered."""
+        figures.tenants_counted = self.limiter.tenants_counted
+        figures.tenants_paced = self.limiter.tenants_paced
+        figures.tenants_refused = self.limiter.tenants_refused
 
 
 def _flat(turns: Sequence[Turn | None], room: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -22,14 +22,17 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
+from jobs.worker.farewell import Farewell
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
-from jobs.worker.limits import Grant, Limits
+from jobs.worker.limits import Limits
+from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.stats import LAPSED, WorkerStats, account, account_buried, ending
 from jobs.worker.steering import Steering
+from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
@@ -125,8 +128,6 @@ class Worker(Service):
         self._stats = WorkerStats(self.name)
         self._holding = Holding()
         self._steering = Steering(self.config.limits)
-        # Only where there is a limit.
-        self._grants: dict[Held, Grant] | None = {} if self._steering.counts else None
         self._until_idle = False
         self._middleware = checked_middleware("middleware", middleware)
 
@@ -159,6 +160,9 @@ class Worker(Service):
                 self._registry, self._threads, self.name, self._hook_failed, self._relieve
             )
         self._crew = Crew(executor, self._lanes, lease, self._ended)
+        registration = Registration(self.config, self._holding, self.stats)
+        self._farewell = Farewell(registration)
+        self._strays = Strays(self.config, self._holding)
         self._claimer = Claimer(
             claims,
             self.config,
@@ -167,6 +171,8 @@ class Worker(Service):
             self._choked,
             self._busy,
             self._idle,
+            registration,
+            self._strays,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -176,7 +182,9 @@ class Worker(Service):
         self._claim_task = asyncio.create_task(self._claimer.run(), name="jobs:claim")
         self._listener: Listener | None = None
         if self._listen_target is not None and not self._until_idle:  # that one never waits
-            self._listener = Listener(self._listen_target, self._claimer, self.name)
+            self._listener = Listener(
+                self._listen_target, self._claimer, self.name, cancelling=self._renewer.hurry
+            )
             self._listener.start()
 
     def _halt(self) -> None:
@@ -216,15 +224,9 @@ class Worker(Service):
 
     def stats(self) -> WorkerStats:
         """A copy of the figures so far."""
-        limiter = self._steering.limiter
-        return replace(
-            self._stats,
-            state=self._state,
-            in_flight=len(self._holding),
-            tenants_counted=limiter.tenants_counted,
-            tenants_paced=limiter.tenants_paced,
-            tenants_refused=limiter.tenants_refused,
-        )
+        figures = replace(self._stats, state=self._state, in_flight=len(self._holding))
+        self._steering.size(figures)
+        return figures
 
     # -- the life of a job -----------------------------------------------------------------------
 
@@ -265,7 +267,7 @@ class Worker(Service):
                 except Exception:  # one that cannot be begun must not take its neighbours along
                     logger.exception("job %s (%s) could not be begun", job.id, row.name)
                     job.outcome = Outcome("released", self.config.unknown_delay)
-                    self._count_out(job)
+                    self._steering.end(job)
                     self._settler.submit(job)
         self._crew.rouse()
 
@@ -281,16 +283,8 @@ class Worker(Service):
             return
         if age > self.config.renew_every:
             self._renewer.hurry()
-        if self._grants is not None:
-            self._grants[job] = self._steering.admit(job.row, time.monotonic())
+        self._steering.begin(job, time.monotonic())
         self._crew.begin(job)
-
-    def _count_out(self, job: Held) -> None:
-        """A job counts against no limit any more."""
-        if self._grants is None or (grant := self._grants.pop(job, None)) is None:
-            return
-        if grant.release() if job.begun else grant.abandon():
-            self._claimer.wake()
 
     def _ended(self, job: Held) -> None:
         """A run has ended, or never begins. Without an outcome nothing may be written about it."""
@@ -298,17 +292,17 @@ class Worker(Service):
             self._settler.submit(job)
         else:
             self._let_go(job)
-        self._count_out(job)
-        if self._lanes[job.row.queue].wants:
+        if self._steering.end(job) or self._lanes[job.row.queue].wants:
             self._claimer.wake()
 
     def _lost(self, job: Held, reason: str) -> None:
         """A lease is found lost; a job that has ended, or settled by itself, is left alone."""
         if not self._crew.lose(job):
             return
-        if job.task is None:  # it will not end, since it has not begun
-            self._count_out(job)
+        if job.task is None and self._steering.end(job):  # it will not end: it has not begun
+            self._claimer.wake()
         self._stats.lost += 1
+        self._strays.disown(job)
         logger.error(
             "job %s (%s) lost its lease and is cancelled: %s",
             job.id,
@@ -328,6 +322,17 @@ class Worker(Service):
                 self._hooks.tell(job.row, *over, result=outcome.result)
             else:
                 self._hooks.tell(job.row, *over, outcome.error_type, outcome.error_message)
+        if verdict in ("lost", "refused"):
+            self._strays.disown(job)
+        elif state == "ready" and job.outcome is not None:
+            self._ready_again(job.row.queue, job.outcome)
+
+    def _ready_again(self, queue: str, outcome: Outcome) -> None:
+        """A job waits again: look for it when it is due, or let others know."""
+        if outcome.kind in ("retry", "snoozed"):
+            self._claimer.expect(outcome.delay)
+        elif not outcome.delay:
+            self._farewell.handed_back(queue)
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""
@@ -360,6 +365,7 @@ class Worker(Service):
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
         if not await self._settler.flush(FLUSH_GRACE):
+            self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
                 self.name,
@@ -370,6 +376,7 @@ class Worker(Service):
         if self._hooks is not None:
             left = max(HOOK_GRACE, ends - time.monotonic())
             await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
+        await self._farewell.end()
 
     def _say_stopped(self) -> None:
         logger.info(
@@ -394,6 +401,8 @@ class Worker(Service):
         if not self._claim_task.done():
             await self._claimer.interrupt(CANCEL_GRACE)
             await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
+        if self._claim_task.done():
+            self._farewell.begin(self._links[0])
 
     def _abandon(self) -> None:
         """Give up the runs that do not end, so that nothing waits for them any more."""

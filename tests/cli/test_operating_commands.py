@@ -1,4 +1,4 @@
-"""`jobs list`, `show`, `stats`, `cancel`, `requeue`, `pause` and `resume` as processes."""
+"""`jobs list`, `show`, `stats`, `workers`, `cancel`, `requeue`, `pause`, `resume` as processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from psycopg import Connection
 
 from tests.cli.conftest import Said
 from tests.sql.calls import HOUR, claim_one, dead, made, running, settle
+from tests.sql.registering import beat
 
 Command = Callable[..., Said]
 Look = Callable[..., list[tuple[Any, ...]]]
@@ -24,6 +25,12 @@ RECORD = {
     "cancel_reason", "created_at", "settled_at", "stop_reason", "last_error", "idempotency_scope",
     "idempotency_key", "traceparent", "enqueued_by",
     "progress", "progress_message",
+}  # fmt: skip
+
+WORKER = {
+    "id", "name", "state", "host", "process", "version", "started_at", "beat_at", "expires_at",
+    "silent_for_seconds", "queues", "in_flight", "running", "claimed", "completed", "retried",
+    "ended", "cancelled", "buried", "released", "lost",
 }  # fmt: skip
 
 
@@ -140,6 +147,42 @@ class TestStats:
 
     def test_nothing_there(self, command: Command) -> None:
         assert command("stats").lines == ["no live or dead jobs"]
+
+
+class TestWorkers:
+    def test_what_each_is_and_runs(self, command: Command, conn: Conn) -> None:
+        ids = [uuid4() for _ in range(3)]
+        beat(
+            conn, name="a\x1b[31m", in_flight=5, queues=["m", "n"], slots=[2, 3],
+            running_ids=ids, running_names=["send", "clean", "send"],
+        )  # fmt: skip
+        beat(conn, name="b", state="draining")
+        heading, first, second = command("workers").lines
+        assert heading.split()[:4] == ["NAME", "STATE", "PROCESS", "HOST"]
+        assert "a\\x1b[31m" in first
+        assert "m (2), n (3)" in first
+        assert "clean, send x 2, and 2 more" in first
+        assert second.split()[:3] == ["b", "draining", "4711"]
+        lines = command("workers", "--running").lines
+        assert lines[4] == "running"
+        assert [line.split()[:2] for line in lines[6:]] == [
+            [str(id), name] for id, name in zip(ids, ["send", "clean", "send"], strict=True)
+        ]
+
+    def test_as_json(self, command: Command, conn: Conn) -> None:
+        job = uuid4()
+        id, _ = beat(conn, running_ids=[job], running_names=["send"])
+        told = command("workers", "--json").document
+        (worker,) = told["workers"]
+        assert worker.keys() == WORKER
+        assert (worker["id"], worker["queues"]) == (str(id), {"q": 5})
+        assert worker["running"] == [{"id": str(job), "name": "send"}]
+        assert worker["silent_for_seconds"] >= 0
+        assert datetime.fromisoformat(worker["started_at"]).utcoffset() == timedelta(0)
+
+    def test_none(self, command: Command) -> None:
+        assert command("workers").lines == ["no workers"]
+        assert command("workers", "--json").document == {"workers": []}
 
 
 class TestCancel:

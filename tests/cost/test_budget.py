@@ -15,6 +15,7 @@ from tests.cost import seeded
 from tests.cost.budget import limits, verdict
 from tests.sql.calls import MINUTE, Item, enqueue_many, new_id
 from tests.sql.test_enqueue_many import arrays
+from tests.sql.test_insert_jobs import arguments
 from tests.support.buffers import Node, Plan, explain
 
 pytestmark = pytest.mark.lone
@@ -131,6 +132,14 @@ def test_an_enqueue(worker: Conn, count: int) -> None:
     refuse_scans(plan)
     refuse_large_sorts(plan, count)
     keep(plan, "enqueue", str(count))
+
+
+def test_an_insert_of_jobs_without_keys(worker: Conn) -> None:
+    plan = explain(
+        worker, "InsertJobs", generic=True, **arguments(100, inputs=[seeded.INPUT] * 100)
+    )
+    assert sorts(plan) == []
+    keep(plan, "insert", "100")
 
 
 def test_the_number_of_indexes(place: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
-from jobs.cli.worker import OneLine, loop_factory, queue
+from jobs.cli.serving import OneLine, loop_factory
+from jobs.cli.worker import queue
 from tests.crash import app
 from tests.crash.bench import Bench
 from tests.support.waiting import until

@@ -46,7 +46,7 @@ def test_states_are_texts_and_nothing_is_an_enum(conn: Conn) -> None:
         "join pg_class as c on c.oid = a.attrelid "
         "where c.relnamespace = 'jobs'::regnamespace and c.relkind = 'r' and a.attname = 'state'"
     ).fetchall()
-    assert sorted(kinds) == [("job", "text"), ("settled", "text")]
+    assert sorted(kinds) == [("job", "text"), ("settled", "text"), ("worker", "text")]
     own = "select count(*) from pg_type where typnamespace = 'jobs'::regnamespace and typtype = 'e'"
     assert conn.execute(own).fetchone() == (0,)
 

@@ -101,7 +101,7 @@ async def test_an_asynchronous_function_is_cancelled_within_a_renewal(
     table = Table(database)
     (id,) = table.enqueue(sleeps)
     with caplog.at_level(logging.INFO, "jobs.worker"):
-        async with serving(database, sleeps, neighbour, lease=LEASE) as worker:
+        async with serving(database, sleeps, neighbour, lease=LEASE, listen=False) as worker:
             await begun()
             assert ask(database, id, reason="why not") == "requested"
             row = await ends(table, id)

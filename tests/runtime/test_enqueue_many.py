@@ -361,19 +361,19 @@ def test_chunks_are_bounded_in_rows_and_in_characters(
     conn: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    real = sql.enqueue_jobs
+    real = sql.insert_jobs
 
     def noting(conn: Connection[Any], **named: Any) -> Any:
         sizes.append(len(named["ids"]))
         return real(conn, **named)
 
-    monkeypatch.setattr(sql, "enqueue_jobs", noting)
+    monkeypatch.setattr(sql, "insert_jobs", noting)
     monkeypatch.setattr("jobs.enqueue.CHUNK_CHARACTERS", 10_000)
     plain.enqueue_many(conn, [Payload(note="x" * 3_000)] * 4 + [Payload(note="x" * 20_000)] * 2)
     assert sizes == [3, 1, 1, 1]
     sizes.clear()
     monkeypatch.undo()
-    monkeypatch.setattr(sql, "enqueue_jobs", noting)
+    monkeypatch.setattr(sql, "insert_jobs", noting)
     assert len(plain.enqueue_many(conn, [Payload()] * 5_001)) == 5_001
     assert sizes == [5_000, 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 import jobs
+from jobs.worker.held import Held
 from tests.runtime.working import (
     Table,
     execute,
@@ -95,7 +97,7 @@ async def test_tenants_without_limits_are_not_told_apart(database: str) -> None:
     crowd.enqueue(database, "loud", 20)
     async with serving(database, crowd.job) as worker:
         await until(lambda: worker.stats().completed == 20, "all of them")
-        assert worker._grants is None
+        assert not worker._steering._grants
         assert not worker._steering.by_tenant
 
 
@@ -148,20 +150,22 @@ class TestRate:
         assert stats.completed == 6
 
     async def test_a_job_that_never_began_does_not_count(self, database: str) -> None:
-        """It was claimed ahead and is handed back by the drain, with its mark."""
+        """As one that was claimed ahead and is given up: its place and its mark are free again."""
         crowd = Crowd()
         crowd.enqueue(database, "t", 3)
         limits = jobs.Limits(rate_per_tenant=0.001, burst_per_tenant=5)
+        queues = {"default": 3}
         async with serving(
-            database, crowd.job, queues={"default": 3}, limits=limits, drain=timedelta(0)
+            database, crowd.job, queues=queues, limits=limits, drain=timedelta(0)
         ) as worker:
             await until(lambda: crowd.running["t"] == 3, "to run")
-            lane = worker._lanes["default"]
-            assert lane.busy == 3
-            grant = worker._steering.admit(worker._holding.snapshot()[0].row, 0.0)
-            before = worker._steering.limiter._buckets["t"].tokens
-            grant.abandon()
-            assert worker._steering.limiter._buckets["t"].tokens == before + 1
+            limiter = worker._steering.limiter
+            job = Held(worker._holding.snapshot()[0].row, worker.name, 0.0)
+            worker._steering.begin(job, time.monotonic())
+            before = limiter._buckets["t"].tokens
+            worker._ended(job)
+            assert limiter._buckets["t"].tokens >= before + 1
+            assert limiter.held == 3
 
 
 class TestZero:
@@ -221,7 +225,7 @@ async def test_every_end_gives_the_place_back(database: str) -> None:
         )
         await until(lambda: worker.stats().released >= 1, "the unknown one to be handed back")
         await until(lambda: not worker._steering.limiter.held, "every place")
-        assert worker._grants == {}
+        assert worker._steering._grants == {}
         assert not worker._steering.limiter._tenants
         assert not worker._steering.limiter._queues
     assert max(crowd.most.values()) <= 2

@@ -95,25 +95,6 @@ async def test_a_connection_cut_around_the_settle(
     assert table.counters() == {"completed": 1} | ({"retried": 1} if fails else {})
 
 
-async def test_a_claim_whose_answer_is_lost(database: str, proxy: Proxy, through: str) -> None:
-    """Nobody knows of it: the lease lapses, and the job runs once all the same."""
-    bodies = Bodies()
-    bodies.may_end.set()
-    table = Table(database)
-    options: dict[str, Any] = {"lease": timedelta(seconds=1), "listen": False}
-    async with serving(database, bodies.job, dsn=through, **options) as worker:
-        proxy.delay(0.3)
-        (one,) = table.enqueue(bodies.job)
-        await until(lambda: table.live(one).state == "running", "the claim to land")
-        proxy.cut("down")
-        await until(proxy.was_cut.is_set, "its answer to be lost")
-        proxy.ok()
-        await until(lambda: worker.stats().completed == 1, "the end")
-    assert bodies.runs == [2]
-    assert [attempt.error_type for attempt in table.attempts(one)] == ["LeaseLapsed"]
-    assert table.counters() == {"rescued": 1, "completed": 1}
-
-
 async def test_calls_that_hang_are_given_up_and_sent_again(
     database: str, proxy: Proxy, through: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import Connection, sql
 
+from jobs import inspect
 from jobs.control import cancel_many, pause, pauses, requeue_many, resume
 from jobs.errors import MigrationRightsMissing
 from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queue_stats
@@ -33,6 +34,7 @@ from tests.sql.calls import (
     settle,
     undo,
 )
+from tests.sql.registering import live_and_leave
 from tests.sql.staging import claim as claim_outbox
 from tests.sql.staging import publish, stage, take
 from tests.sql.tables import lapse
@@ -264,6 +266,7 @@ class TestWorking:
         notify_probe(conn, nonce="n")
         assert prune_wakes(conn, most=1) == 0
         unlisten_wake(conn)
+        assert live_and_leave(conn) == 3
         settle(conn, Settle(done), dead(failed))
         owner.execute(
             "update jobs.job set lease_expires_at = now() - interval '1 s', "
@@ -286,14 +289,11 @@ class TestWorking:
         settle(owner, dead(failed))
         waiting = made(owner)
         answers = cancel_many(conn, [held[0], lapsing[0], waiting, failed[0]])
-        assert [answer.outcome for answer in answers] == [
-            "requested",
-            "cancelled",
-            "cancelled",
-            "finished",
-        ]
+        outcomes = [answer.outcome for answer in answers]
+        assert outcomes == ["requested", "cancelled", "cancelled", "finished"]
         again = requeue_many(conn, [failed[0], waiting, held[0]])
         assert [answer.outcome for answer in again] == ["requeued", "requeued", "live"]
+        assert inspect.list_workers(conn) == []
         assert pause(conn, "q")
         assert [one.name for one in pauses(conn)] == ["q"]
         assert resume(conn, "q")
@@ -315,7 +315,7 @@ class TestWorking:
         assert len(list_jobs(conn).jobs) == 1
         assert list_attempts(conn, held[0]) == []
         assert queue_stats(conn)[0].running == 1
-        assert outcome_counts(conn, HOUR) == []
+        assert outcome_counts(conn, HOUR) == inspect.list_workers(conn) == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("delete from jobs.job")
 

@@ -81,6 +81,7 @@ comment on column jobs.schedule.input is 'Its payload as JSON text, kept to the 
 
 create table jobs.leader (
     expires_at timestamptz not null,
+    lease interval not null,
     role text not null,
     holder text not null,
     constraint leader_pkey primary key (role)
@@ -96,3 +97,4 @@ comment on table jobs.leader is 'Who does what one process at a time should do. 
 comment on column jobs.leader.role is 'scheduler.';
 comment on column jobs.leader.holder is 'Label of the process.';
 comment on column jobs.leader.expires_at is 'From then on another process takes over.';
+comment on column jobs.leader.lease is 'How long before that it was taken or renewed. Tells a lease that was given under a clock set back since.';

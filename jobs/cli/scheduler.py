@@ -1,0 +1,63 @@
+"""``jobs scheduler``: fire scheduled tasks until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import timedelta
+
+from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.loading import load_registry
+from jobs.cli.serving import add_log_level, serve
+from jobs.scheduler import Scheduler
+
+
+def add_parser(sub: Subcommands) -> None:
+    """Describe the command."""
+    parser = sub.add_parser(
+        "scheduler",
+        help="fire scheduled tasks until told to stop",
+        description="Fire the tasks of an application, and the schedules made at run time. Run as "
+        "many as you like: one leads, the others take over where it is gone, and each occurrence "
+        "fires once. SIGTERM or Ctrl-C asks for a stop.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target",
+        metavar="MODULE[:REGISTRY]",
+        help="the module that declares the tasks and jobs, or where in it a jobs.Registry is",
+    )
+    add_dsn(parser)
+    parser.add_argument(
+        "--name",
+        help="label of this process in rows and logs (default: host, process id, a random part)",
+    )
+    for option, default, text in (
+        ("--lease", 30.0, "how long the others wait for a leader that does not answer"),
+        ("--refresh", 10.0, "how soon a changed schedule or pause acts: one statement each time"),
+        ("--patience", 30.0, "how long the function of a task may take"),
+        ("--drain", 10.0, "how long a stop waits for the fire in flight"),
+    ):
+        parser.add_argument(
+            option,
+            type=seconds,
+            metavar="SECONDS",
+            default=timedelta(seconds=default),
+            help=f"{text} (default: {default:g})",
+        )
+    add_log_level(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Raises what `jobs.Scheduler` raises."""
+    scheduler = Scheduler(
+        dsn_of(args),
+        load_registry(args.target),
+        name=args.name,
+        lease=args.lease,
+        refresh=args.refresh,
+        patience=args.patience,
+        drain=args.drain,
+    )
+    serve(scheduler.run(), args.log_level)
+    return 0

@@ -1,0 +1,92 @@
+"""What the commands that serve until they are told to stop have in common."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+# Seconds between the stop of a service and the end of the process.
+_EXIT_GRACE = 2.0
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_log_level(parser: argparse.ArgumentParser) -> None:
+    """Give a command the option --log-level, to be handed to `serve`."""
+    parser.add_argument(
+        "--log-level",
+        choices=_LEVELS,
+        default="info",
+        help="least severe events to write to standard error (default: info)",
+    )
+
+
+def serve(service: Coroutine[Any, Any, object], log_level: str) -> None:
+    """Run a service until it ends, events written to standard error. Raises what it raises."""
+    _log_to_stderr(log_level)
+    runner = asyncio.Runner(loop_factory=loop_factory())
+    try:
+        runner.run(service)
+    finally:
+        with _ended_in_time():
+            runner.close()
+
+
+@contextlib.contextmanager
+def _ended_in_time() -> Iterator[None]:
+    """End the process if the block, which closes the event loop, takes too long.
+
+    It waits without an end for a job function that does not stop, be it asynchronous or in a thread
+    of ``asyncio.to_thread``. That was given its time, and its job is no longer ours.
+    """
+
+    def end() -> None:
+        logging.getLogger("jobs.worker").error(
+            "something of a job does not end: ending the process over it",
+            extra={"event": "jobs.worker.exit_forced"},
+        )
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(_EXIT_GRACE, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop to run in; None for the platform's default.
+
+    The default of Windows cannot watch the sockets of psycopg.
+    """
+    return asyncio.SelectorEventLoop if sys.platform == "win32" else None
+
+
+class OneLine(logging.Formatter):
+    """Time, level and message of an event in one line, tracebacks included."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _log_to_stderr(level: str) -> None:
+    """Set up logging, unless the application has done so when it was imported."""
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLine())
+        root.addHandler(handler)
+    logging.getLogger("jobs").setLevel(level.upper())

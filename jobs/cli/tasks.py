@@ -1,0 +1,464 @@
+"""``jobs tasks``: look at schedules, preview them, and change those that are made at run time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, instant_of, seconds
+from jobs.cli.loading import load_registry
+from jobs.cli.output import add_json, print_fields, print_json, print_rows
+from jobs.cli.user import user
+from jobs.connecting import session
+from jobs.control import (
+    Schedule,
+    change_schedule,
+    create_schedule,
+    get_schedule,
+    pause_task,
+    rearm_schedule,
+    remove_schedule,
+    resume_task,
+    schedules,
+)
+from jobs.errors import ConfigError, JobsError
+from jobs.handle import JobHandle
+from jobs.tasking import DEFAULT_MAX_CATCH_UP, TaskHandle
+from jobs.timetable import CATCH_UPS, make, upcoming
+
+_FAILED: Final = 1
+_COLUMNS: Final = {
+    "name": "NAME",
+    "source": "SOURCE",
+    "when": "WHEN",
+    "tz": "ZONE",
+    "catch_up": "CATCH UP",
+    "enqueues": "JOB",
+    "paused": "PAUSED",
+    "following": "NEXT",
+    "last_occurrence": "LAST FIRED FOR",
+    "error": "ERROR",
+}
+
+
+def add_parser(sub: Subcommands) -> None:
+    """Describe the commands."""
+    parser = sub.add_parser(
+        "tasks",
+        help="look at scheduled tasks, preview, pause and change them",
+        description="Look at scheduled tasks, preview, pause and change them.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_list(commands)
+    _add_next(commands)
+    _add_fire(commands)
+    _add_create(commands)
+    _add_change(commands)
+    for name, run, help, description in (
+        ("show", run_show, "show one schedule", "Show one schedule with all that is known of it."),
+        (
+            "pause",
+            run_pause,
+            "let a task fire nothing until it is resumed",
+            "Let a task fire nothing until it is resumed. What it misses is for its catch-up.",
+        ),
+        ("resume", run_resume, "let a paused task fire again", "Let a paused task fire again."),
+        (
+            "remove",
+            run_remove,
+            "remove a schedule",
+            "Remove a schedule that was made at run time, or what is left of a task that no code "
+            "declares any more. Exit status 1 where there is none.",
+        ),
+        (
+            "rearm",
+            run_rearm,
+            "begin anew with the next occurrence",
+            "Let a task begin anew with its next occurrence; what it has missed is dropped.",
+        ),
+    ):
+        command = commands.add_parser(name, help=help, description=description, allow_abbrev=False)
+        command.add_argument("name", metavar="NAME", help="the name of the task or schedule")
+        add_dsn(command)
+        if name == "pause":
+            command.add_argument(
+                "--by", metavar="WHO", help="who asks (default: the system's user)"
+            )
+        add_json(command)
+        command.set_defaults(run=run)
+
+
+# -- list and show --------------------------------------------------------------------------------
+
+
+def _add_list(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "list",
+        help="list schedules with their next occurrence and what is wrong with them",
+        description="List all schedules, declared and made at run time, with their next "
+        "occurrence, the last one that fired, and why one does not fire.",
+        allow_abbrev=False,
+    )
+    add_dsn(parser)
+    add_json(parser)
+    parser.set_defaults(run=run_list)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks list``."""
+    with session(dsn_of(args)) as conn:
+        found = schedules(conn)
+    if args.json:
+        print_json({"schedules": [_document(one) for one in found]})
+        return 0
+    if not found:
+        print("no schedules")
+    print_rows(
+        [
+            {
+                **one._asdict(),
+                "when": _when(one),
+                "enqueues": one.job,
+                "paused": "yes" if one.paused else "no",
+                "following": _local(_following(one)),
+                "last_occurrence": _local_of(one, one.last_occurrence),
+            }
+            for one in found
+        ],
+        _COLUMNS,
+    )
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks show``. Raises ScheduleNotFound."""
+    with session(dsn_of(args)) as conn:
+        found = get_schedule(conn, args.name)
+    if args.json:
+        print_json(_document(found))
+        return 0
+    fields = {**found._asdict(), "next": _local(_following(found))}
+    print_fields(
+        [(name.replace("_", " "), value) for name, value in fields.items() if value is not None]
+    )
+    return 0
+
+
+def _document(one: Schedule) -> dict[str, Any]:
+    document = one._asdict()
+    document["every_seconds"] = document.pop("every")
+    return {**document, "next": _following(one)}
+
+
+def _following(one: Schedule) -> datetime | None:
+    """The next occurrence that will fire; None where the row cannot be read."""
+    try:
+        return one.next(after=max(one.watermark, one.read_at))[0]
+    except JobsError:
+        return None
+
+
+def _when(one: Schedule) -> str:
+    return one.cron if one.cron is not None else f"every {one.every}"
+
+
+def _local(instant: datetime | None) -> str | None:
+    """An occurrence as the clocks of its zone show it, with the offset."""
+    if instant is None:
+        return None
+    return instant.isoformat(sep=" ", timespec="auto" if instant.microsecond else "seconds")
+
+
+def _local_of(one: Schedule, instant: datetime | None) -> str | None:
+    try:
+        return None if instant is None else _local(instant.astimezone(one.timetable().tz))
+    except JobsError:
+        return _local(instant)
+
+
+# -- next -----------------------------------------------------------------------------------------
+
+
+def _add_next(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "next",
+        help="preview the next occurrences",
+        description="Preview the next occurrences of a schedule in the database, of a task that a "
+        "module declares (--app), or of an expression that nobody has saved yet (--cron, --every), "
+        "as the clocks of its zone will show them, with their offsets.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the name of the task or schedule")
+    parser.add_argument(
+        "-n", type=int, default=5, metavar="N", dest="amount", help="how many (default: 5)"
+    )
+    parser.add_argument(
+        "--app", metavar="MODULE[:REGISTRY]", help="look for the task here, not in the database"
+    )
+    _add_timing(parser)
+    parser.add_argument(
+        "--after", metavar="TIME", dest="at", help="later than this time, which must have an offset"
+    )
+    add_dsn(parser)
+    add_json(parser)
+    parser.set_defaults(run=run_next)
+
+
+def run_next(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks next``. Raises ScheduleInvalid, ScheduleNotFound."""
+    after = instant_of(args, "--after")
+    given = args.cron is not None or args.every is not None
+    if given == (args.name is not None):
+        raise ConfigError("name a task, or give --cron with --tz, or --every")
+    if given:
+        if after is None:
+            after = datetime.now(UTC)
+        table = make(cron=args.cron, every=args.every, tz=args.tz, anchor=_anchor(args))
+        found = upcoming(table, after, args.amount)
+    elif args.app is not None:
+        task = _task(args.app, args.name)
+        found = task.next(datetime.now(UTC) if after is None else after, args.amount)
+    else:
+        with session(dsn_of(args)) as conn:
+            found = get_schedule(conn, args.name).next(args.amount, after=after)
+    if args.json:
+        # In the zone of the schedule, which is what the preview is for.
+        print_json({"name": args.name, "next": [one.isoformat() for one in found]})
+        return 0
+    for one in found:
+        print(f"{one:%a} {_local(one)}")
+    return 0
+
+
+def _task(target: str, name: str) -> TaskHandle:
+    registry = load_registry(target)
+    task = registry.get_task(name)
+    if task is None:
+        known = ", ".join(one.name for one in registry.tasks) or "none"
+        raise ConfigError(f"{target} has no task {name!r}", fix=f"It has: {known}.")
+    return task
+
+
+# -- fire -----------------------------------------------------------------------------------------
+
+
+def _add_fire(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "fire",
+        help="enqueue now what a declared task enqueues",
+        description="Enqueue now what a declared task enqueues, as by hand: its schedule goes on "
+        "as if nothing had been.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("app", metavar="MODULE[:REGISTRY]", help="where the task is declared")
+    parser.add_argument("name", metavar="NAME", help="the task's name")
+    parser.add_argument(
+        "--occurrence",
+        metavar="TIME",
+        dest="at",
+        help="what to give to the function (default: now); must have an offset",
+    )
+    parser.add_argument("--by", metavar="WHO", help="who asks (default: the system's user)")
+    add_dsn(parser)
+    add_json(parser)
+    parser.set_defaults(run=run_fire)
+
+
+def run_fire(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks fire``. Raises what `jobs.TaskHandle.fire` raises."""
+    task, occurrence = _task(args.app, args.name), instant_of(args, "--occurrence")
+    with session(dsn_of(args)) as conn:
+        made = task.fire(conn, occurrence=occurrence, enqueued_by=args.by or user())
+    if args.json:
+        print_json({"jobs": made})
+        return 0
+    print_rows(made, {"id": "ID", "status": "STATUS"})
+    if not made:
+        print("it enqueues nothing")
+    return 0
+
+
+# -- create and change ----------------------------------------------------------------------------
+
+
+def _add_timing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cron", metavar="EXPRESSION", help="five fields, or @daily and the like")
+    parser.add_argument("--tz", metavar="ZONE", help="the zone it goes by, such as Europe/Zurich")
+    parser.add_argument(
+        "--every", type=seconds, metavar="SECONDS", help="an interval instead of --cron"
+    )
+    parser.add_argument(
+        "--anchor", metavar="TIME", help="an occurrence from which --every counts (default: 1970)"
+    )
+
+
+def _add_policy(parser: argparse.ArgumentParser, catch_up: str | None, cap: int | None) -> None:
+    parser.add_argument(
+        "--catch-up",
+        choices=CATCH_UPS,
+        default=catch_up,
+        help="what becomes of missed occurrences"
+        + (f" (default: {catch_up})" if catch_up is not None else ""),
+    )
+    parser.add_argument(
+        "--max-catch-up",
+        type=int,
+        metavar="N",
+        default=cap,
+        help="how many run_all fires at most" + (f" (default: {cap})" if cap is not None else ""),
+    )
+
+
+def _add_create(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "create",
+        help="make a schedule at run time",
+        description="Make a schedule that enqueues a job, beginning with its next occurrence.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("app", metavar="MODULE[:REGISTRY]", help="where the job is declared")
+    parser.add_argument("name", metavar="NAME", help="the schedule's name")
+    parser.add_argument("job", metavar="JOB", help="the name of the job it enqueues")
+    parser.add_argument(
+        "payload", metavar="JSON", help="its payload, a JSON object; - reads it from standard input"
+    )
+    _add_timing(parser)
+    _add_policy(parser, "skip", DEFAULT_MAX_CATCH_UP)
+    add_dsn(parser)
+    add_json(parser)
+    parser.set_defaults(run=run_create)
+
+
+def run_create(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks create``. Raises what `jobs.control.create_schedule` raises."""
+    handle, payload = _job(args.app, args.job), _payload(args.payload)
+    anchor = _anchor(args)
+    with session(dsn_of(args)) as conn:
+        made = create_schedule(
+            conn,
+            args.name,
+            handle,
+            payload,
+            cron=args.cron,
+            tz=args.tz,
+            every=args.every,
+            anchor=anchor,
+            catch_up=args.catch_up,
+            max_catch_up=args.max_catch_up,
+        )
+    return _print_changed(args, made, "created")
+
+
+def _add_change(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "change",
+        help="change a schedule that was made at run time",
+        description="Change a schedule that was made at run time. What is not given stays. With "
+        "another timing it begins anew with its next occurrence.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", help="the schedule's name")
+    _add_timing(parser)
+    _add_policy(parser, None, None)
+    parser.add_argument("--app", metavar="MODULE[:REGISTRY]", help="where --job is declared")
+    parser.add_argument("--job", metavar="JOB", help="the job it enqueues, with --app and --input")
+    parser.add_argument("--input", metavar="JSON", help="its payload, a JSON object")
+    add_dsn(parser)
+    add_json(parser)
+    parser.set_defaults(run=run_change)
+
+
+def run_change(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks change``. Raises what `jobs.control.change_schedule` raises."""
+    together = (args.app, args.job, args.input)
+    if any(together) and not all(together):
+        raise ConfigError("--app, --job and --input are given together")
+    handle = _job(args.app, args.job) if args.job is not None else None
+    payload = _payload(args.input) if args.input is not None else None
+    anchor = _anchor(args)
+    with session(dsn_of(args)) as conn:
+        changed = change_schedule(
+            conn,
+            args.name,
+            job=handle,
+            input=payload,
+            cron=args.cron,
+            tz=args.tz,
+            every=args.every,
+            anchor=anchor,
+            catch_up=args.catch_up,
+            max_catch_up=args.max_catch_up,
+        )
+    return _print_changed(args, changed, "changed")
+
+
+def _job(target: str, name: str) -> JobHandle[Any]:
+    handle = load_registry(target).get(name)
+    if handle is None:
+        raise ConfigError(f"{target} has no job {name!r}")
+    return handle
+
+
+def _payload(text: str) -> dict[str, Any]:
+    try:
+        payload = json.loads(sys.stdin.read() if text == "-" else text)
+    except ValueError as error:
+        raise ConfigError(f"the payload is not JSON: {error}") from None
+    if not isinstance(payload, dict):
+        raise ConfigError("the payload is no JSON object", fix="""Write '{"n": 1}', say.""")
+    return payload
+
+
+def _anchor(args: argparse.Namespace) -> datetime | None:
+    return instant_of(argparse.Namespace(at=args.anchor), "--anchor")
+
+
+def _print_changed(args: argparse.Namespace, one: Schedule, done: str) -> int:
+    if args.json:
+        print_json(_document(one))
+    else:
+        print(f"{done} {one.name}; next: {_local(_following(one))}")
+    return 0
+
+
+# -- pause, resume, remove, rearm -----------------------------------------------------------------
+
+
+def run_pause(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks pause``."""
+    with session(dsn_of(args)) as conn:
+        changed = pause_task(conn, args.name, paused_by=args.by or user())
+    return _said(args, {"paused": True, "changed": changed}, "paused", "was paused already")
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks resume``."""
+    with session(dsn_of(args)) as conn:
+        changed = resume_task(conn, args.name)
+    return _said(args, {"paused": False, "changed": changed}, "resumed", "was not paused")
+
+
+def run_remove(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks remove``."""
+    with session(dsn_of(args)) as conn:
+        changed = remove_schedule(conn, args.name)
+    _said(args, {"changed": changed}, "removed", "is not there")
+    return 0 if changed else _FAILED
+
+
+def run_rearm(args: argparse.Namespace) -> int:
+    """Run ``jobs tasks rearm``. Raises ScheduleNotFound."""
+    with session(dsn_of(args)) as conn:
+        return _print_changed(args, rearm_schedule(conn, args.name), "rearmed")
+
+
+def _said(args: argparse.Namespace, outcome: dict[str, bool], done: str, otherwise: str) -> int:
+    if args.json:
+        print_json({"task": args.name, **outcome})
+    else:
+        print(f"task {args.name} {done if outcome['changed'] else otherwise}")
+    return 0
