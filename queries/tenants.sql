@@ -8,13 +8,13 @@
 -- index: job_ready_tenant_idx, job_ready_idx, job_pkey
 -- fence: none, it changes nothing
 -- clock: now() for what is due
--- rows: kind job: one to claim. Kind round, one a queue and priority: the tenant that the next round
---     begins behind, and how many were visited (seen). Kind stretch, likewise: the last job that was looked at for those without a
---     tenant, how many jobs were looked at (seen), and how many of them have none (blanks).
---     Never more jobs of a queue than its free slots. In no order.
+-- rows: kind job: one to claim. Kind round, one a queue and priority: the tenant that the next
+--     round begins behind, and how many were visited (seen). Kind stretch, likewise: the last job
+--     looked at for those without a tenant, how many were looked at (seen), and how many of
+--     them have none (blanks). Never more jobs of a queue than its free slots. In no order.
 -- cost: for each queue and priority one step and one probe a tenant visited, @lane_limit of them at
---     most, and a walk over @stretch due jobs; whatever the number of jobs and tenants. Sorts what it
---     has found.
+--     most, and a walk over @stretch due jobs; whatever the number of jobs and tenants. Sorts what
+--     it has found.
 -- nullable: -id, -queue, -priority, -tenant, -available_at
 with /* jobs:choose_jobs */ recursive request as (
     select
@@ -40,7 +40,7 @@ lane as (
         coalesce((@turns::integer[])[r.place + t.turn - 3], t.turn) as priority,
         0 as hop,
         origin.tenant as start,
-        origin.tenant as tenant,
+        origin.tenant,
         false as wrapped
     from request as r
     cross join generate_series(0, 3) as t (turn)
@@ -109,7 +109,9 @@ stretch as materialized (
                 and j.state = 'ready'
                 and j.available_at <= now()
                 and (j.available_at, j.id) > (
-                    coalesce((@floor_ats::timestamptz[])[r.place + t.turn - 3], '-infinity'::timestamptz),
+                    coalesce(
+                        (@floor_ats::timestamptz[])[r.place + t.turn - 3], '-infinity'::timestamptz
+                    ),
                     coalesce(
                         (@floor_ids::uuid[])[r.place + t.turn - 3],
                         '00000000-0000-0000-0000-000000000000'::uuid
@@ -181,49 +183,50 @@ fair as materialized (
             where w.queue = r.queue
             order by w.turn, w.hop
         ) as way
-        cross join lateral (
-            select
-                inlane.id,
-                inlane.available_at
-            from (
+        cross join
+            lateral (
                 select
-                    j.id,
-                    j.available_at
-                from jobs.job as j
-                where
-                    way.tenant <> ''
-                    and j.queue = r.queue
-                    and j.priority = way.priority
-                    and j.tenant = way.tenant
-                    and j.state = 'ready'
-                    and j.tenant <> ''
-                    and j.available_at <= now()
-                order by j.available_at, j.id
-                limit least(r.free, way.room, (@mosts::integer[])[r.place + way.turn - 3])
-                for no key update of j skip locked
-            ) as inlane
-            union all
-            select
-                blank.id,
-                blank.available_at
-            from (
+                    inlane.id,
+                    inlane.available_at
+                from (
+                    select
+                        j.id,
+                        j.available_at
+                    from jobs.job as j
+                    where
+                        way.tenant <> ''
+                        and j.queue = r.queue
+                        and j.priority = way.priority
+                        and j.tenant = way.tenant
+                        and j.state = 'ready'
+                        and j.tenant <> ''
+                        and j.available_at <= now()
+                    order by j.available_at, j.id
+                    limit least(r.free, way.room, (@mosts::integer[])[r.place + way.turn - 3])
+                    for no key update of j skip locked
+                ) as inlane
+                union all
                 select
-                    j.id,
-                    j.available_at
-                from jobs.job as j
-                where
-                    way.tenant = ''
-                    and j.id = any(array(
-                        select s.id
-                        from stretch as s
-                        where s.queue = r.queue and s.turn = way.turn and s.tenant = ''
-                        order by s.place
-                        limit least(r.free, (@mosts::integer[])[r.place + way.turn - 3])
-                    ))
-                    and j.state = 'ready'
-                for no key update of j skip locked
-            ) as blank
-        ) as taken
+                    blank.id,
+                    blank.available_at
+                from (
+                    select
+                        j.id,
+                        j.available_at
+                    from jobs.job as j
+                    where
+                        way.tenant = ''
+                        and j.id = any(array(
+                            select s.id
+                            from stretch as s
+                            where s.queue = r.queue and s.turn = way.turn and s.tenant = ''
+                            order by s.place
+                            limit least(r.free, (@mosts::integer[])[r.place + way.turn - 3])
+                        ))
+                        and j.state = 'ready'
+                    for no key update of j skip locked
+                ) as blank
+            ) as taken
         limit r.free
     ) as found
 )
@@ -267,7 +270,7 @@ from (
                 select r.free from request as r where r.queue = l.queue limit 1
             )
         )
-    order by l.queue, l.turn, l.hop desc
+    order by l.queue asc, l.turn asc, l.hop desc
 ) as p
 union all
 select
@@ -288,5 +291,5 @@ from (
         e.available_at,
         count(*) filter (where e.tenant = '') over (partition by e.queue, e.turn) as blanks
     from stretch as e
-    order by e.queue, e.turn, e.place desc
+    order by e.queue asc, e.turn asc, e.place desc
 ) as s;

@@ -102,7 +102,7 @@ create table jobs.job (
 -- Claim: one ordered probe for each requested queue and priority.
 create index job_ready_idx on jobs.job (queue, priority, available_at, id) where state = 'ready';
 
--- Claim of a worker that tells tenants apart: one walk from tenant to tenant, then one ordered probe
+-- Claim of a worker that tells tenants apart: a walk from tenant to tenant, then one ordered probe
 -- for each. Jobs without a tenant have no entry and pay nothing for it.
 create index job_ready_tenant_idx on jobs.job (queue, priority, tenant, available_at, id)
 where state = 'ready' and tenant <> '';

@@ -387,7 +387,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "index": "job_ready_tenant_idx, job_ready_idx, job_pkey",
             "fence": "none, it changes nothing",
             "clock": "now() for what is due",
-            "rows": "kind job: one to claim. Kind round, one a queue and priority: the tenant that the next round begins behind, and how many were visited (seen). Kind stretch, likewise: the last job that was looked at for those without a tenant, how many jobs were looked at (seen), and how many of them have none (blanks). Never more jobs of a queue than its free slots. In no order.",
+            "rows": "kind job: one to claim. Kind round, one a queue and priority: the tenant that the next round begins behind, and how many were visited (seen). Kind stretch, likewise: the last job looked at for those without a tenant, how many were looked at (seen), and how many of them have none (blanks). Never more jobs of a queue than its free slots. In no order.",
             "cost": "for each queue and priority one step and one probe a tenant visited, @lane_limit of them at most, and a walk over @stretch due jobs; whatever the number of jobs and tenants. Sorts what it has found.",
             "nullable": "-id, -queue, -priority, -tenant, -available_at",
         },
@@ -556,7 +556,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/tenants.sql",
-        sha256="5bd1d9d785e48f6a437ffdbf9165bea82105fffa445d178f76072ae248f846c8",
+        sha256="04efa6477c9aa23322ebba3d6e5725977bb14659fe8c0334dd3329bf20d71a98",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
