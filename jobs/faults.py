@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from jobs.errors import JobsError
+from jobs.errors import JobsError, Terminal
 
 
-class ResultInvalid(JobsError, ValueError):
+class ResultInvalid(Terminal, ValueError):
     """Raised in an attempt whose function returned what cannot be stored unchanged.
 
     The job ends at once, as dead (or failed): its function has done its work and would return the

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, overload
 from uuid import UUID
 
@@ -173,6 +173,11 @@ class Run:
     def remaining(self) -> float | None:
         """Seconds until the attempt's time is up, never below 0; None without a timeout."""
         return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    def _limit(self, seconds: float) -> None:
+        """Begin to count the attempt's time. Of the worker."""
+        self._ends_at = time.monotonic() + seconds
+        self._deadline = datetime.now(UTC) + timedelta(seconds=seconds)
 
     def progress(self, fraction: float, message: str | None = None) -> None:
         """Say how far the run is, for whoever looks at the job.

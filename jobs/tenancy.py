@@ -34,3 +34,8 @@ def tenant_scope(tenant: str | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def forget_tenant() -> None:
+    """Let `current_tenant` answer None in this context from now on."""
+    _current.set(None)

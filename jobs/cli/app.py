@@ -11,7 +11,19 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from jobs.cli import enqueue, looking, migrate, operating, scheduler, tasks, version, worker
+from jobs.cli import (
+    enqueue,
+    looking,
+    migrate,
+    operating,
+    outbox,
+    relay,
+    run,
+    scheduler,
+    tasks,
+    version,
+    worker,
+)
 from jobs.cli.arguments import Subcommands
 from jobs.errors import (
     ConfigError,
@@ -27,9 +39,12 @@ _ADD_PARSERS: Final[tuple[Callable[[Subcommands], None], ...]] = (
     migrate.add_parser,
     worker.add_parser,
     scheduler.add_parser,
+    relay.add_parser,
+    run.add_parser,
     enqueue.add_parser,
     looking.add_parser,
     operating.add_parser,
+    outbox.add_parser,
     tasks.add_parser,
     version.add_parser,
 )
@@ -66,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         add_parser(sub)
     try:
         args = parser.parse_args(argv)
-        run: Callable[[argparse.Namespace], int] = args.run
-        status = run(args)
+        command: Callable[[argparse.Namespace], int] = args.run
+        status = command(args)
         sys.stdout.flush()
     except JobsError as error:
         print(f"error: {error.cause} [{error.code}]\nfix: {error.fix}", file=sys.stderr)

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import traceback
+from typing import Any
 
 from jobs.errors import ConfigError, JobsError, LoadError, ModuleShadowed
 from jobs.registry import Registry, find_shadowed, load
@@ -45,6 +46,37 @@ def load_registry(target: str) -> Registry:
             fix="Name the module whose functions are decorated with @jobs.job.",
         )
     return registry
+
+
+def load_attribute(target: str) -> Any:
+    """Load whatever ``package.module:attribute`` names, the working directory searched first.
+
+    Raises:
+        ConfigError: Nothing importable has that name.
+        LoadError: Importing it raised; the exception is the ``__cause__``.
+    """
+    name, colon, attribute = target.partition(":")
+    if not (name and colon and attribute) or not all(p.isidentifier() for p in name.split(".")):
+        raise ConfigError(f"an object is named as module:attribute, not {target!r}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"there is no module {error.name!r}",
+                fix="Run from the folder that holds it, or install the package that does.",
+            ) from error
+        raise _broken(target, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(target, error) from error
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise ConfigError(f"module {name!r} has no {attribute!r}")
+        value = getattr(value, part)
+    return value
 
 
 def _registry_of(name: str) -> Registry:

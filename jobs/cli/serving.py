@@ -27,6 +27,23 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_listening(parser: argparse.ArgumentParser, what: str) -> None:
+    """Give a command the options --listen-dsn and --no-listen, to be read with `listen_of`."""
+    listening = parser.add_mutually_exclusive_group()
+    listening.add_argument(
+        "--listen-dsn",
+        metavar="DSN",
+        help=f"where to listen for {what}: a direct connection string, where --dsn leads to a "
+        "pooler in transaction mode (default: as --dsn)",
+    )
+    listening.add_argument("--no-listen", action="store_true", help="do not listen, only look")
+
+
+def listen_of(args: argparse.Namespace) -> Any:
+    """What `add_listening` was given, as services take it."""
+    return False if args.no_listen else args.listen_dsn or "auto"
+
+
 def serve(service: Coroutine[Any, Any, object], log_level: str) -> None:
     """Run a service until it ends, events written to standard error. Raises what it raises."""
     _log_to_stderr(log_level)

@@ -5,43 +5,39 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, instant_of, seconds
+from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, instant_of
 from jobs.cli.loading import load_registry
-from jobs.cli.output import add_json, print_fields, print_json, print_rows
+from jobs.cli.output import add_json, print_json, print_rows
+from jobs.cli.previewing import (
+    add_list,
+    add_next,
+    add_timing,
+    anchor_of,
+    declared,
+    document,
+    following,
+    local,
+    run_show,
+)
 from jobs.cli.user import user
 from jobs.connecting import session
 from jobs.control import (
     Schedule,
     change_schedule,
     create_schedule,
-    get_schedule,
     pause_task,
     rearm_schedule,
     remove_schedule,
     resume_task,
-    schedules,
 )
-from jobs.errors import ConfigError, JobsError
+from jobs.errors import ConfigError
 from jobs.handle import JobHandle
-from jobs.tasking import DEFAULT_MAX_CATCH_UP, TaskHandle
-from jobs.timetable import CATCH_UPS, make, upcoming
+from jobs.tasking import DEFAULT_MAX_CATCH_UP
+from jobs.timetable import CATCH_UPS
 
 _FAILED: Final = 1
-_COLUMNS: Final = {
-    "name": "NAME",
-    "source": "SOURCE",
-    "when": "WHEN",
-    "tz": "ZONE",
-    "catch_up": "CATCH UP",
-    "enqueues": "JOB",
-    "paused": "PAUSED",
-    "following": "NEXT",
-    "last_occurrence": "LAST FIRED FOR",
-    "error": "ERROR",
-}
 
 
 def add_parser(sub: Subcommands) -> None:
@@ -53,8 +49,8 @@ def add_parser(sub: Subcommands) -> None:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_list(commands)
-    _add_next(commands)
+    add_list(commands)
+    add_next(commands)
     _add_fire(commands)
     _add_create(commands)
     _add_change(commands)
@@ -92,157 +88,6 @@ def add_parser(sub: Subcommands) -> None:
         command.set_defaults(run=run)
 
 
-# -- list and show --------------------------------------------------------------------------------
-
-
-def _add_list(commands: Subcommands) -> None:
-    parser = commands.add_parser(
-        "list",
-        help="list schedules with their next occurrence and what is wrong with them",
-        description="List all schedules, declared and made at run time, with their next "
-        "occurrence, the last one that fired, and why one does not fire.",
-        allow_abbrev=False,
-    )
-    add_dsn(parser)
-    add_json(parser)
-    parser.set_defaults(run=run_list)
-
-
-def run_list(args: argparse.Namespace) -> int:
-    """Run ``jobs tasks list``."""
-    with session(dsn_of(args)) as conn:
-        found = schedules(conn)
-    if args.json:
-        print_json({"schedules": [_document(one) for one in found]})
-        return 0
-    if not found:
-        print("no schedules")
-    print_rows(
-        [
-            {
-                **one._asdict(),
-                "when": _when(one),
-                "enqueues": one.job,
-                "paused": "yes" if one.paused else "no",
-                "following": _local(_following(one)),
-                "last_occurrence": _local_of(one, one.last_occurrence),
-            }
-            for one in found
-        ],
-        _COLUMNS,
-    )
-    return 0
-
-
-def run_show(args: argparse.Namespace) -> int:
-    """Run ``jobs tasks show``. Raises ScheduleNotFound."""
-    with session(dsn_of(args)) as conn:
-        found = get_schedule(conn, args.name)
-    if args.json:
-        print_json(_document(found))
-        return 0
-    fields = {**found._asdict(), "next": _local(_following(found))}
-    print_fields(
-        [(name.replace("_", " "), value) for name, value in fields.items() if value is not None]
-    )
-    return 0
-
-
-def _document(one: Schedule) -> dict[str, Any]:
-    document = one._asdict()
-    document["every_seconds"] = document.pop("every")
-    return {**document, "next": _following(one)}
-
-
-def _following(one: Schedule) -> datetime | None:
-    """The next occurrence that will fire; None where the row cannot be read."""
-    try:
-        return one.next(after=max(one.watermark, one.read_at))[0]
-    except JobsError:
-        return None
-
-
-def _when(one: Schedule) -> str:
-    return one.cron if one.cron is not None else f"every {one.every}"
-
-
-def _local(instant: datetime | None) -> str | None:
-    """An occurrence as the clocks of its zone show it, with the offset."""
-    if instant is None:
-        return None
-    return instant.isoformat(sep=" ", timespec="auto" if instant.microsecond else "seconds")
-
-
-def _local_of(one: Schedule, instant: datetime | None) -> str | None:
-    try:
-        return None if instant is None else _local(instant.astimezone(one.timetable().tz))
-    except JobsError:
-        return _local(instant)
-
-
-# -- next -----------------------------------------------------------------------------------------
-
-
-def _add_next(commands: Subcommands) -> None:
-    parser = commands.add_parser(
-        "next",
-        help="preview the next occurrences",
-        description="Preview the next occurrences of a schedule in the database, of a task that a "
-        "module declares (--app), or of an expression that nobody has saved yet (--cron, --every), "
-        "as the clocks of its zone will show them, with their offsets.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the name of the task or schedule")
-    parser.add_argument(
-        "-n", type=int, default=5, metavar="N", dest="amount", help="how many (default: 5)"
-    )
-    parser.add_argument(
-        "--app", metavar="MODULE[:REGISTRY]", help="look for the task here, not in the database"
-    )
-    _add_timing(parser)
-    parser.add_argument(
-        "--after", metavar="TIME", dest="at", help="later than this time, which must have an offset"
-    )
-    add_dsn(parser)
-    add_json(parser)
-    parser.set_defaults(run=run_next)
-
-
-def run_next(args: argparse.Namespace) -> int:
-    """Run ``jobs tasks next``. Raises ScheduleInvalid, ScheduleNotFound."""
-    after = instant_of(args, "--after")
-    given = args.cron is not None or args.every is not None
-    if given == (args.name is not None):
-        raise ConfigError("name a task, or give --cron with --tz, or --every")
-    if given:
-        if after is None:
-            after = datetime.now(UTC)
-        table = make(cron=args.cron, every=args.every, tz=args.tz, anchor=_anchor(args))
-        found = upcoming(table, after, args.amount)
-    elif args.app is not None:
-        task = _task(args.app, args.name)
-        found = task.next(datetime.now(UTC) if after is None else after, args.amount)
-    else:
-        with session(dsn_of(args)) as conn:
-            found = get_schedule(conn, args.name).next(args.amount, after=after)
-    if args.json:
-        # In the zone of the schedule, which is what the preview is for.
-        print_json({"name": args.name, "next": [one.isoformat() for one in found]})
-        return 0
-    for one in found:
-        print(f"{one:%a} {_local(one)}")
-    return 0
-
-
-def _task(target: str, name: str) -> TaskHandle:
-    registry = load_registry(target)
-    task = registry.get_task(name)
-    if task is None:
-        known = ", ".join(one.name for one in registry.tasks) or "none"
-        raise ConfigError(f"{target} has no task {name!r}", fix=f"It has: {known}.")
-    return task
-
-
 # -- fire -----------------------------------------------------------------------------------------
 
 
@@ -270,7 +115,7 @@ def _add_fire(commands: Subcommands) -> None:
 
 def run_fire(args: argparse.Namespace) -> int:
     """Run ``jobs tasks fire``. Raises what `jobs.TaskHandle.fire` raises."""
-    task, occurrence = _task(args.app, args.name), instant_of(args, "--occurrence")
+    task, occurrence = declared(args.app, args.name), instant_of(args, "--occurrence")
     with session(dsn_of(args)) as conn:
         made = task.fire(conn, occurrence=occurrence, enqueued_by=args.by or user())
     if args.json:
@@ -283,17 +128,6 @@ def run_fire(args: argparse.Namespace) -> int:
 
 
 # -- create and change ----------------------------------------------------------------------------
-
-
-def _add_timing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cron", metavar="EXPRESSION", help="five fields, or @daily and the like")
-    parser.add_argument("--tz", metavar="ZONE", help="the zone it goes by, such as Europe/Zurich")
-    parser.add_argument(
-        "--every", type=seconds, metavar="SECONDS", help="an interval instead of --cron"
-    )
-    parser.add_argument(
-        "--anchor", metavar="TIME", help="an occurrence from which --every counts (default: 1970)"
-    )
 
 
 def _add_policy(parser: argparse.ArgumentParser, catch_up: str | None, cap: int | None) -> None:
@@ -326,7 +160,7 @@ def _add_create(commands: Subcommands) -> None:
     parser.add_argument(
         "payload", metavar="JSON", help="its payload, a JSON object; - reads it from standard input"
     )
-    _add_timing(parser)
+    add_timing(parser)
     _add_policy(parser, "skip", DEFAULT_MAX_CATCH_UP)
     add_dsn(parser)
     add_json(parser)
@@ -336,7 +170,7 @@ def _add_create(commands: Subcommands) -> None:
 def run_create(args: argparse.Namespace) -> int:
     """Run ``jobs tasks create``. Raises what `jobs.control.create_schedule` raises."""
     handle, payload = _job(args.app, args.job), _payload(args.payload)
-    anchor = _anchor(args)
+    anchor = anchor_of(args)
     with session(dsn_of(args)) as conn:
         made = create_schedule(
             conn,
@@ -362,7 +196,7 @@ def _add_change(commands: Subcommands) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", help="the schedule's name")
-    _add_timing(parser)
+    add_timing(parser)
     _add_policy(parser, None, None)
     parser.add_argument("--app", metavar="MODULE[:REGISTRY]", help="where --job is declared")
     parser.add_argument("--job", metavar="JOB", help="the job it enqueues, with --app and --input")
@@ -379,7 +213,7 @@ def run_change(args: argparse.Namespace) -> int:
         raise ConfigError("--app, --job and --input are given together")
     handle = _job(args.app, args.job) if args.job is not None else None
     payload = _payload(args.input) if args.input is not None else None
-    anchor = _anchor(args)
+    anchor = anchor_of(args)
     with session(dsn_of(args)) as conn:
         changed = change_schedule(
             conn,
@@ -413,15 +247,11 @@ def _payload(text: str) -> dict[str, Any]:
     return payload
 
 
-def _anchor(args: argparse.Namespace) -> datetime | None:
-    return instant_of(argparse.Namespace(at=args.anchor), "--anchor")
-
-
 def _print_changed(args: argparse.Namespace, one: Schedule, done: str) -> int:
     if args.json:
-        print_json(_document(one))
+        print_json(document(one))
     else:
-        print(f"{done} {one.name}; next: {_local(_following(one))}")
+        print(f"{done} {one.name}; next: {local(following(one))}")
     return 0
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
-from jobs.cli.serving import add_log_level, serve
+from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.registry import Registry
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
@@ -29,15 +29,7 @@ def add_parser(sub: Subcommands) -> None:
         help="the module that declares the jobs, or where in it a jobs.Registry is",
     )
     add_dsn(parser)
-    parser.add_argument(
-        "--queue",
-        action="append",
-        type=queue,
-        default=[],
-        metavar="NAME[=SLOTS]",
-        help="a queue to serve and how many of its jobs may run at the same time (default: "
-        f"{DEFAULT_SLOTS}); may be repeated; without it every queue of a job that is known",
-    )
+    add_queues(parser)
     parser.add_argument(
         "--name",
         help="label of this process in rows and logs (default: host, process id, a random part)",
@@ -65,18 +57,7 @@ def add_parser(sub: Subcommands) -> None:
         help="longest wait between two looks at empty queues (default: 2, or 5 while enqueues are "
         "heard)",
     )
-    listening = parser.add_mutually_exclusive_group()
-    listening.add_argument(
-        "--listen-dsn",
-        metavar="DSN",
-        help="where to listen for enqueues: a direct connection string, where --dsn leads to a "
-        "pooler in transaction mode (default: as --dsn)",
-    )
-    listening.add_argument(
-        "--no-listen",
-        action="store_true",
-        help="do not listen, only look",
-    )
+    add_listening(parser, "enqueues")
     parser.add_argument(
         "--until-idle",
         action="store_true",
@@ -89,7 +70,7 @@ def add_parser(sub: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises what `jobs.Worker` raises."""
     registry = load_registry(args.target)
-    queues = dict(args.queue) or _queues_of(registry)
+    queues = dict(args.queue) or queues_of(registry)
     worker = Worker(
         dsn_of(args),
         registry,
@@ -99,13 +80,27 @@ def run(args: argparse.Namespace) -> int:
         poll=args.poll,
         idle_poll=args.idle_poll,
         drain=args.drain,
-        listen=False if args.no_listen else args.listen_dsn or "auto",
+        listen=listen_of(args),
     )
     serve(worker.run(until_idle=args.until_idle), args.log_level)
     return 0
 
 
-def _queues_of(registry: Registry) -> dict[str, int]:
+def add_queues(parser: argparse.ArgumentParser) -> None:
+    """Give a command the option --queue."""
+    parser.add_argument(
+        "--queue",
+        action="append",
+        type=queue,
+        default=[],
+        metavar="NAME[=SLOTS]",
+        help="a queue to serve and how many of its jobs may run at the same time (default: "
+        f"{DEFAULT_SLOTS}); may be repeated; without it every queue of a job that is known",
+    )
+
+
+def queues_of(registry: Registry) -> dict[str, int]:
+    """Every queue of a job that is known, with the default number of slots."""
     return dict.fromkeys(sorted({job.queue for job in registry}), DEFAULT_SLOTS)
 
 

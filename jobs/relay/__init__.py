@@ -1,6 +1,6 @@
 """The relay: publishes what was staged in the outbox, after the commit and in order."""
 
-from jobs.relay.message import Message, Outcome, Published, Sink
+from jobs.messages import Message, Outcome, Published, Sink
 from jobs.relay.relay import Relay
 from jobs.relay.stats import RelayStats
 

@@ -15,8 +15,8 @@ import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import JobsError, LeaseLost
+from jobs.messages import Message, Outcome, Published, Sink
 from jobs.relay.config import RelayConfig
-from jobs.relay.message import Message, Outcome, Published, Sink
 from jobs.relay.queue import insert, publish
 from jobs.relay.stats import RelayStats
 from jobs.service.errands import Errands

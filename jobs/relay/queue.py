@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from jobs.errors import EnqueueContended
-from jobs.relay.message import Message, Outcome, Published
+from jobs.messages import Message, Outcome, Published
 from jobs.service.link import Link, Target
 from jobs_sql.enqueue import undo_republished_async
 from jobs_sql.publish import publish_jobs_async

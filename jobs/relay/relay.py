@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Literal
 
 from jobs.errors import ConfigError
+from jobs.messages import Sink
 from jobs.relay.config import configure
-from jobs.relay.message import Sink
 from jobs.relay.publisher import Publisher
 from jobs.relay.queue import QueueSink
 from jobs.relay.stats import RelayStats

@@ -134,6 +134,11 @@ class Service(ABC):
         if self._teardown is not None:
             self._halt()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop has been asked for."""
+        return self._stopping.is_set()
+
     async def wait(self) -> None:
         """Wait until it has stopped. Every step of the drain is bounded in time."""
         if self._teardown is not None:

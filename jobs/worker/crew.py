@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Generator, Mapping
 from datetime import timedelta
 
+from jobs.tenancy import forget_tenant
 from jobs.worker.execution import Executor
 from jobs.worker.held import COMPLETED, Held, Outcome
 from jobs.worker.lane import Lane
@@ -61,6 +62,7 @@ class Crew:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
+        self._context.run(forget_tenant)  # of whoever started the worker
         self._runners: set[Runner] = set()
         self._turn_ends = 0.0
         self._turn_asked = False

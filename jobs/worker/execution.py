@@ -7,14 +7,16 @@ things belong:
   what was raised, for plain plans too;
 - what is put around the function (middleware): `plan`, into ``Plan.call``, once; around a function
   that does not run on the loop: `Executor._around`;
-- a context around the body, other places to run it than the loop and a thread, what becomes of the
-  value returned: `Executor.attempt`, in a plan that is not plain.
+- a context around the body, and where it runs: `Executor.attempt`, in a plan that is not plain;
+- what becomes of the value returned: innermost, in the place where the function runs, so that
+  middleware sees a result that cannot be stored as the failure it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 import time
@@ -25,12 +27,17 @@ from typing import Any
 
 from jobs.classify import Layer, Snoozed
 from jobs.declare import JobHandle
+from jobs.definition import NoTenant
 from jobs.errors import CompletionRolledBack, JobTimeout, UnknownJob
+from jobs.faults import RunFeatureUnavailable
 from jobs.middleware import Middleware, within
 from jobs.registry import Registry
+from jobs.results import ResultCodec
 from jobs.run import Run
+from jobs.tenancy import tenant_scope
 from jobs.worker.failing import decide, failure, snoozed
 from jobs.worker.held import COMPLETED, Held, Outcome
+from jobs.worker.processes import Processes
 from jobs.worker.threads import Threads
 
 logger = logging.getLogger("jobs.worker")
@@ -44,17 +51,26 @@ _FAULT_DELAY = timedelta(seconds=30)
 class _Stopwatch:
     """A call in a thread, timed there: the event loop may hear of its end much later."""
 
-    def __init__(self, fn: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, fn: Callable[..., object], arguments: tuple[Any, ...], results: ResultCodec | None
+    ) -> None:
         self._fn = fn
         self._arguments = arguments
+        self._results = results
         self.seconds = 0.0
 
-    def run(self) -> object:
+    def run(self) -> str | None:
         started = time.monotonic()
         try:
-            return self._fn(*self._arguments)
+            result = self._fn(*self._arguments)
         finally:
             self.seconds = time.monotonic() - started
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError(
+                "the job function is not declared async but returned a coroutine, which nobody ran"
+            )
+        return None if self._results is None else self._results.dump(result)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +86,7 @@ class Plan:
         layers: The rules that hold for its errors, the nearest first.
         around: What is entered around a function that does not run on the loop; around others it
             is in ``call``.
+        results: What stores the value returned, None where nothing is stored.
         plain: Whether nothing more than a call is needed, so that a runner makes it by itself.
             Whatever needs a step before or after the function makes a plan that is not plain, and
             has its place in `Executor.attempt`.
@@ -82,6 +99,7 @@ class Plan:
     seconds: float | None
     layers: tuple[Layer, ...]
     around: tuple[Middleware, ...]
+    results: ResultCodec | None
     plain: bool
 
 
@@ -96,7 +114,10 @@ def plan(handle: JobHandle[Any], registry: Registry, outer: tuple[Middleware, ..
     seconds = None if handle.timeout is None else handle.timeout.total_seconds()
     layers = (Layer("the job", handle.errors), Layer("the registry", registry.errors))
     around = (*outer, *registry.middleware)
+    results = handle.results if handle.results.keeps else None
     call, takes_run = handle.fn, handle.takes_run
+    if results is not None and handle.is_async:
+        call = _stored(call, results)
     if around and handle.is_async:
         call, takes_run, around = _wrapped(call, takes_run, around), True, ()
     return Plan(
@@ -107,8 +128,25 @@ def plan(handle: JobHandle[Any], registry: Registry, outer: tuple[Middleware, ..
         seconds=seconds,
         layers=tuple(layer for layer in layers if layer.rules),
         around=around,
-        plain=handle.is_async and seconds is None,
+        results=results,
+        plain=(
+            handle.is_async
+            and seconds is None
+            and results is None
+            and isinstance(handle.tenant, NoTenant)
+        ),
     )
+
+
+def _stored(
+    fn: Callable[..., Awaitable[Any]], results: ResultCodec
+) -> Callable[..., Awaitable[str | None]]:
+    """Make an asynchronous function return the text of its result."""
+
+    async def call(*arguments: Any) -> str | None:
+        return results.dump(await fn(*arguments))
+
+    return call
 
 
 def _wrapped(
@@ -121,7 +159,7 @@ def _wrapped(
 
 
 class Executor:
-    """Runs jobs of one registry on the current event loop, synchronous ones in threads.
+    """Runs jobs of one registry on the current event loop, in threads and in processes.
 
     Attributes:
         plans: By name, for every job of the registry.
@@ -133,9 +171,11 @@ class Executor:
         threads: Threads,
         unknown_delay: timedelta,
         middleware: tuple[Middleware, ...] = (),
+        processes: Processes | None = None,
     ) -> None:
         self.plans = {handle.name: plan(handle, registry, middleware) for handle in registry}
         self._threads = threads
+        self._processes = processes
         self._unknown_delay = unknown_delay
 
     async def attempt(self, job: Held, plan: Plan | None) -> Outcome:
@@ -150,18 +190,29 @@ class Executor:
         """
         if plan is None:
             return self._unknown(job)
+        handle = plan.handle
         value = plan.load(job.row.input)
-        arguments = (value, job.run) if plan.takes_run else (value,)
-        with self._overrun_watch(plan.seconds, job):
-            if plan.handle.is_async:
-                await self._call_async(plan, arguments)
-            elif plan.around:
-                await self._around(
-                    plan, job, lambda seconds: self._call_thread(plan, arguments, job, seconds)
+        tenant = handle.derive_tenant(value)
+        job.run._derived_tenant = tenant
+        job.run._results = plan.results
+        with tenant_scope(tenant):
+            if handle.executor == "process":
+                text = await self._off_loop(
+                    plan, job, functools.partial(self._call_process, plan, job)
                 )
             else:
-                await self._call_thread(plan, arguments, job, plan.seconds)
-        return self.unfinished(job, plan) if job.completion_asked else COMPLETED
+                arguments = (value, job.run) if plan.takes_run else (value,)
+                with self._overrun_watch(plan.seconds, job):
+                    if handle.is_async:
+                        text = await self._call_async(plan, arguments)
+                    else:
+                        inside = functools.partial(self._call_thread, plan, arguments, job)
+                        text = await self._off_loop(plan, job, inside)
+        if job.completion_asked:
+            return self.unfinished(job, plan)
+        return (
+            COMPLETED if plan.results is None or text is None else Outcome("completed", result=text)
+        )
 
     def unfinished(self, job: Held, plan: Plan) -> Outcome:
         """The outcome of a function that returned after ``run.complete()``.
@@ -210,54 +261,64 @@ class Executor:
         )
         return Outcome("released", self._unknown_delay)
 
-    async def _call_async(self, plan: Plan, arguments: tuple[Any, ...]) -> None:
+    async def _call_async(self, plan: Plan, arguments: tuple[Any, ...]) -> str | None:
         timeout = plan.handle.timeout
+        text: str | None = None
         try:
             async with asyncio.timeout(plan.seconds) as deadline:
-                await plan.call(*arguments)
+                text = await plan.call(*arguments)
         except (Exception, Snoozed) as error:
             if not deadline.expired():
                 raise
             raise JobTimeout(f"the attempt took longer than {timeout}") from error
         if deadline.expired():
             raise JobTimeout(f"the attempt ignored its deadline of {timeout}, and ended late")
+        return text
 
-    async def _around(
-        self, plan: Plan, job: Held, call: Callable[[float | None], Awaitable[Any]]
-    ) -> None:
-        """Enter the middleware around a function that does not run on the loop.
+    async def _off_loop(
+        self, plan: Plan, job: Held, call: Callable[[float | None], Awaitable[str | None]]
+    ) -> str | None:
+        """Call a function that does not run on the loop, within the middleware around it.
 
         The deadline holds for the way in and the way out; the call is given what is left of the
         time, and keeps it by itself.
         """
+        if not plan.around:
+            return await call(plan.seconds)
         loop = asyncio.get_running_loop()
         ends = None if plan.seconds is None else loop.time() + plan.seconds
+        text: str | None = None
 
-        async def body() -> None:
+        async def body() -> str | None:
             if ends is None:
-                await call(None)
-                return
+                return await call(None)
             deadline.reschedule(None)
             try:
-                await call(max(0.0, ends - loop.time()))
+                return await call(max(0.0, ends - loop.time()))
             finally:
                 deadline.reschedule(max(ends, loop.time() + _OVERRUN_GRACE))
 
         try:
             async with asyncio.timeout_at(ends) as deadline:
-                await within(plan.around, job.run, body)
+                text = await within(plan.around, job.run, body)
         except (Exception, Snoozed) as error:
             if not deadline.expired():
                 raise
             raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}") from error
         if deadline.expired():
             raise JobTimeout(f"the attempt ignored its deadline of {plan.handle.timeout}")
+        return text
+
+    async def _call_process(self, plan: Plan, job: Held, seconds: float | None) -> str | None:
+        if self._processes is None:
+            raise RunFeatureUnavailable("this worker has no processes")
+        return await self._processes.run(plan.handle, job.row.input, job.run, seconds)
 
     async def _call_thread(
         self, plan: Plan, arguments: tuple[Any, ...], job: Held, seconds: float | None
-    ) -> None:
+    ) -> str | None:
         job.thread = True
-        watch = _Stopwatch(plan.call, arguments)
+        watch = _Stopwatch(plan.call, arguments, plan.results)
         future = self._threads.call(watch.run)
         while not future.done():
             try:
@@ -271,14 +332,10 @@ class Executor:
         late = seconds is not None and watch.seconds > seconds
         if late and isinstance(future.exception(), Snoozed):
             raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}")
-        result = future.result()
+        text: str | None = future.result()
         if late:
             raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}")
-        if inspect.iscoroutine(result):
-            result.close()
-            raise TypeError(
-                "the job function is not declared async but returned a coroutine, which nobody ran"
-            )
+        return text
 
     @contextlib.contextmanager
     def _overrun_watch(self, seconds: float | None, job: Held) -> Iterator[None]:
@@ -286,6 +343,7 @@ class Executor:
         if seconds is None:
             yield
             return
+        job.run._limit(seconds)
         loop = asyncio.get_running_loop()
         timers = (
             loop.call_later(seconds, job.run._cancel),

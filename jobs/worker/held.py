@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from jobs.run import Run
+from jobs.run import Desk, Run
 from jobs_sql.claim import ClaimJobsRow
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Held:
     Attributes:
         row: The row as claimed.
         worker: Label of this process.
+        desk: What the worker offers to its runs.
         renewed_at: Monotonic seconds when the newest lease that landed was asked for.
         begun: Whether a runner has taken it.
         task: The task that runs it, None before and afterwards.
@@ -73,6 +74,7 @@ class Held:
         "_run",
         "answered",
         "begun",
+        "desk",
         "outcome",
         "renewed_at",
         "row",
@@ -83,9 +85,12 @@ class Held:
         "worker",
     )
 
-    def __init__(self, row: ClaimJobsRow, worker: str, renewed_at: float) -> None:
+    def __init__(
+        self, row: ClaimJobsRow, worker: str, renewed_at: float, desk: Desk | None = None
+    ) -> None:
         self.row = row
         self.worker = worker
+        self.desk = desk
         self.renewed_at = renewed_at
         self.begun = False
         self.task: Runner | None = None
@@ -101,7 +106,7 @@ class Held:
         """What the function is given; made when first asked for, in the event loop."""
         run = self._run
         if run is None:
-            run = self._run = make_run(self.row, self.worker)
+            run = self._run = make_run(self.row, self.worker, self.desk)
         return run
 
     @property
@@ -113,6 +118,12 @@ class Held:
     def completion_landed(self) -> bool:
         """Whether that landed: its row may be locked or gone without the lease being lost."""
         return self._run is not None and self._run._completion_landed
+
+    @property
+    def unwritten(self) -> Run | None:
+        """The run, where it has said how far it is and that is not written yet."""
+        run = self._run
+        return None if run is None or run._point is run._point_written else run
 
     @property
     def settles(self) -> bool:
@@ -133,7 +144,7 @@ class Held:
         return self.row.claims
 
 
-def make_run(row: ClaimJobsRow, worker: str) -> Run:
+def make_run(row: ClaimJobsRow, worker: str, desk: Desk | None) -> Run:
     """Make what the function of a claimed job is given."""
     return Run(
         row.id,
@@ -148,6 +159,7 @@ def make_run(row: ClaimJobsRow, worker: str) -> Run:
         row.created_at,
         row.traceparent,
         row.enqueued_by,
+        desk,
     )
 
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import psycopg
@@ -25,16 +25,15 @@ logger = logging.getLogger("jobs.worker")
 EVERY: Final = 1.0
 """Seconds between two statements, when nothing ends meanwhile."""
 
-Send = Callable[
-    [Callable[[psycopg.AsyncConnection[Any]], Awaitable[list[WriteProgressRow]]]],
-    Awaitable[list[WriteProgressRow]],
-]
+_Rows = Coroutine[Any, Any, list[WriteProgressRow]]
+Send = Callable[[Callable[[psycopg.AsyncConnection[Any]], _Rows]], _Rows]
 
 
 class Reporter:
     """What has changed, and whether it is time to write it.
 
     Attributes:
+        used: Whether any run of this worker has ever said how far it is.
         due: Whether `report` has something to write now.
     """
 
@@ -50,12 +49,13 @@ class Reporter:
         self._changed: dict[Run, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._written_at = float("-inf")
+        self.used = False
         self.due = False
 
     def changed(self, run: Run) -> None:
         """A run has a new point. Called in any thread, never blocks."""
         if not run._noted:
-            run._noted = True
+            run._noted = self.used = True
             with contextlib.suppress(RuntimeError):  # the loop is closed, nobody is left to tell
                 self._loop.call_soon_threadsafe(self._note, run)
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
+from typing import Any
 
 import psycopg
+from psycopg import AsyncConnection
 
 from jobs.errors import JobsError
 from jobs.service.link import Link
 from jobs.worker.held import Held, Outcome, in_order_of_id
+from jobs.worker.reporter import Reporter
+from jobs_sql.progress import WriteProgressRow
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 
 logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 500
+# Characters of results that one statement may carry, by at most one result more.
+MAX_CHARACTERS = 8 * 1024 * 1024
 TIMEOUT = 10.0
 # While jobs wait for a slot here, fewer outcomes than this are sent after so many seconds.
 _WORTH_SENDING = 200
@@ -44,6 +50,7 @@ class Settler:
 
     What belongs to the end of a job is done here: before a batch is sent, in `_send`; with the
     answer to one job, in ``answered``; after a batch has been answered, at the end of `_settle`.
+    What running jobs say of their progress is written on the same connection, between two batches.
 
     A settle is sent again for as long as it takes: what has landed already is answered as a repeat,
     what has been taken away as lost, so that sending again is always safe.
@@ -72,6 +79,7 @@ class Settler:
         self._flying = 0
         self._parked: set[Held] = set()
         self._work = asyncio.Event()
+        self.reporter = Reporter(worker, self._work.set)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -100,9 +108,11 @@ class Settler:
         pause = _FIRST_PAUSE
         while True:
             await self._work.wait()
+            if self.reporter.due:
+                await self.reporter.report(self._call)
             if len(self._pending) < _WORTH_SENDING and self._more():
                 await asyncio.sleep(_LINGER)
-            batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
+            batch = self._next_batch()
             if not self._pending:
                 self._work.clear()
             if not batch:
@@ -125,6 +135,16 @@ class Settler:
             del batch, unanswered  # nothing of a job is kept until there is more to do
             if not self.backlog:
                 self._idle.set()
+
+    def _next_batch(self) -> list[Held]:
+        batch: list[Held] = []
+        room = MAX_CHARACTERS
+        while self._pending and len(batch) < MAX_BATCH and room > 0:
+            job = self._pending.popleft()
+            batch.append(job)
+            if (outcome := job.outcome) is not None and outcome.result is not None:
+                room -= len(outcome.result)
+        return batch
 
     def _park(self, job: Held) -> None:
         """Send a job's settle again later, while the others go on."""
@@ -151,7 +171,8 @@ class Settler:
     async def _settle(self, batch: list[Held]) -> list[Held]:
         """Send a batch; return the jobs whose settle has to be sent again soon."""
         try:
-            rows = await self._send(batch)
+            batch = await self._reported(batch)
+            rows = await self._send(batch) if batch else []
         except Exception as error:
             if not _may_pass(error):
                 return await self._isolate(batch, error)
@@ -191,6 +212,22 @@ class Settler:
         sqlstate = getattr(error, "sqlstate", None)
         job.outcome = Outcome(kind, timedelta(minutes=1), _REFUSED, f"SQLSTATE {sqlstate}")
         return await self._settle([job])
+
+    async def _reported(self, batch: list[Held]) -> list[Held]:
+        """Write the last progress of the jobs; return those whose row nobody holds just now."""
+        if not self.reporter.used:
+            return batch
+        runs = {run: job for job in batch if (run := job.unwritten) is not None}
+        busy = await self.reporter.flush(runs, self._call)
+        for run in busy:
+            self._park(runs[run])
+        return [job for job in batch if job not in self._parked] if busy else batch
+
+    async def _call(
+        self,
+        statement: Callable[[AsyncConnection[Any]], Coroutine[Any, Any, list[WriteProgressRow]]],
+    ) -> list[WriteProgressRow]:
+        return await self._link.call(statement, TIMEOUT)
 
     async def _send(self, batch: list[Held]) -> list[SettleJobsRow]:
         batch.sort(key=in_order_of_id)

@@ -82,7 +82,7 @@ def ending(
     Returns:
         None for a job that has not ended, was cancelled, or of which nothing was recorded.
     """
-    if verdict not in ("landed", "repeated") or job.outcome is None:
+    if job.outcome is None:
         return None
     kind = job.outcome.kind
     if state == "completed" or (

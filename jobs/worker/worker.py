@@ -14,6 +14,8 @@ from typing import Literal
 from jobs.errors import ConfigError
 from jobs.middleware import Middleware, checked_middleware
 from jobs.registry import Registry
+from jobs.run import Desk
+from jobs.scoped import TENANT_SETTING, Sessions
 from jobs.service.life import Service
 from jobs.service.link import Link, Target, close_links
 from jobs.service.listener import Listener, listening_target
@@ -27,6 +29,7 @@ from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
 from jobs.worker.limits import Limits
+from jobs.worker.processes import Processes, checked_processes
 from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
@@ -61,7 +64,7 @@ class Worker(Service):
     As a process of its own: ``await worker.run()`` serves until SIGTERM or SIGINT.
 
     The worker opens four connections of its own: one claims, one settles, one renews leases from a
-    thread, one listens for enqueues. It never borrows from the application's pool.
+    thread, one listens for enqueues. For itself it never borrows from the application's pool.
     """
 
     noun = "worker"
@@ -80,6 +83,10 @@ class Worker(Service):
         listen: Literal[False] | str = "auto",
         limits: Limits | None = None,
         middleware: Iterable[Middleware] = (),
+        pool: object = None,
+        sync_pool: object = None,
+        tenant_setting: str = TENANT_SETTING,
+        processes: int | None = None,
     ) -> None:
         """
         Args:
@@ -101,6 +108,12 @@ class Worker(Service):
                 how fast, beside the slots.
             middleware: Functions of the run that return a context manager, entered around every
                 run, the first outermost, outside of the middleware of the registry.
+            pool: A psycopg ``AsyncConnectionPool`` of the application, or a function that returns
+                an asynchronous context manager of a connection, for `Run.connection`.
+            sync_pool: The same for synchronous functions: a psycopg ``ConnectionPool``.
+            tenant_setting: The setting in which `Run.connection` says the tenant to PostgreSQL.
+            processes: How many processes there are for jobs with ``executor="process"``, at most
+                1,000. Default: one for each processor. They are started when needed.
 
         Raises:
             ConfigError: A setting is unusable; the message names it.
@@ -130,6 +143,8 @@ class Worker(Service):
         self._steering = Steering(self.config.limits)
         self._until_idle = False
         self._middleware = checked_middleware("middleware", middleware)
+        self._sessions = Sessions(pool, sync_pool, tenant_setting)
+        self._most_processes = checked_processes(processes, registry)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -149,10 +164,16 @@ class Worker(Service):
         claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
         self._settler = Settler(settles, self.name, self._answered, self._more)
+        self._desk = Desk(self._settler.reporter.changed, self._sessions)
+        self._processes = Processes(self._most_processes)
         lease = self.config.lease.total_seconds()
         self._lanes = {queue: Lane(queue, slots) for queue, slots in self.config.queues.items()}
         executor = Executor(
-            self._registry, self._threads, self.config.unknown_delay, self._middleware
+            self._registry,
+            self._threads,
+            self.config.unknown_delay,
+            self._middleware,
+            self._processes,
         )
         self._hooks: Hooks | None = None
         if any(handle.on_settled is not None for handle in self._registry):
@@ -261,7 +282,7 @@ class Worker(Service):
                     self._hooks.tell(row, *over, LAPSED, "its lease lapsed in the last attempt")
             else:
                 self._stats.claimed += 1
-                job = Held(row, self.name, asked_at)
+                job = Held(row, self.name, asked_at, self._desk)
                 try:
                     self._start_job(job)
                 except Exception:  # one that cannot be begun must not take its neighbours along
@@ -422,6 +443,8 @@ class Worker(Service):
         # First what goes on without the event loop, should that end before we do.
         self._renewer.end()
         self._threads.close()
+        self._settler.reporter.stop()
+        await self._processes.close()
         self._claim_task.cancel()
         self._settle_task.cancel()
         await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)

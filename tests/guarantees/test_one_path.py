@@ -44,7 +44,7 @@ def test_one_module_claims_and_one_renews(statement: str) -> None:
     assert len(users_of(*both(statement))) == 1
 
 
-def test_one_module_calls_job_functions() -> None:
+def test_one_path_calls_job_functions() -> None:
     callers = set()
     for path, module in modules().items():
         # Declarations look at the function's name and signature, and call it nowhere.
@@ -53,8 +53,9 @@ def test_one_module_calls_job_functions() -> None:
             assert not [call for call in calls if _is_fn(call)], path
         elif any(_is_fn(node) for node in ast.walk(module)):
             callers.add(path)
-    assert len(callers) == 1, callers
-    assert callers.pop().startswith("jobs/worker/")
+    # The second is the far end of the first, in another process. Tasks are no jobs.
+    path = {"jobs/worker/execution.py", "jobs/worker/child.py"}
+    assert callers - {"jobs/tasking.py"} == path
 
 
 def _is_fn(node: ast.AST) -> bool:

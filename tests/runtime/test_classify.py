@@ -168,6 +168,8 @@ def test_of_a_group_the_members_are_read() -> None:
 
     rules: ErrorRules = {KeyError: MINUTE, IndexError: HOUR, OSError: "retry"}
     assert kind_of(group(ValueError(), jobs.Terminal())) == "terminal"
+    for errors in ([KeyError(), jobs.Terminal()], [jobs.Terminal(), KeyError()]):
+        assert kind_of(group(*errors), rules) == "terminal", "whatever delays the others name"
     assert read(group(ValueError(), KeyError(), IndexError(), KeyError()), rules).delay == HOUR
     assert kind_of(group(ValueError())) == "retry"
     deep: Exception = jobs.Terminal()

@@ -156,3 +156,13 @@ async def test_outcomes_are_counted_by_the_minute(database: str, conn: Connectio
     assert settled_at is not None
     assert (bucket.second, bucket.microsecond) == (0, 0)
     assert timedelta() <= settled_at - bucket < timedelta(minutes=2)
+
+
+def test_a_scheduler() -> None:
+    scheduler = jobs.Scheduler("", jobs.Registry.of())
+    assert scheduler._lease == timedelta(seconds=30)
+    assert scheduler._refresh == 10
+    assert scheduler._patience == 30
+    assert scheduler._grace == 10
+    task = jobs.task(cron="@daily", tz="UTC")(lambda: [])
+    assert (task.catch_up, task.max_catch_up) == ("skip", 10)

@@ -259,6 +259,25 @@ async def test_the_deadline_covers_both(database: str, where: str, thread: bool)
     assert seen == ([] if where == "in" else ["body", "out"])
 
 
+async def test_a_thread_in_it_is_timed_by_its_own_clock(database: str) -> None:
+    """It was done in time, and a blocked event loop heard of it late."""
+    notes = Notes()
+    begun = threading.Event()
+
+    @job(timeout=timedelta(milliseconds=400), retry=LATER)
+    def short(_: Input) -> None:
+        begun.set()
+        time.sleep(0.05)
+
+    table = Table(database)
+    (one,) = table.enqueue(short)
+    async with jobs.Worker(database, known(short, middleware=[notes.one("a")]), **QUICK):
+        await until(begun.is_set, "the start")
+        time.sleep(0.8)  # noqa: ASYNC251  (on purpose)
+    assert table.settled(one).state == "completed"
+    assert notes.events == ["in a", "out a"]
+
+
 async def test_a_stop_goes_through_it(database: str) -> None:
     notes = Notes()
 

@@ -271,9 +271,11 @@ async def test_a_worker_that_is_behind_with_them_claims_nothing(
     table.enqueue(works, 60)
     async with serving(database, works, queues={"default": 1}) as worker:
         await until(lambda: len(begun) >= 3, "as many as may be behind")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.4)  # what was claimed before it was behind has ended by now
         behind = worker.stats().claimed
         assert behind < 60
+        await asyncio.sleep(0.6)
+        assert worker.stats().claimed == behind, "enough for thirty more"
         gate.set()
         await until(lambda: worker.stats().completed == 60, "the rest")
 

@@ -1,0 +1,86 @@
+"""``jobs run``: worker, scheduler and relay in one process."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import timedelta
+
+from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.loading import load_registry
+from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
+from jobs.cli.worker import add_queues, queues_of
+from jobs.relay import Relay
+from jobs.scheduler import Scheduler
+from jobs.service.life import Service
+from jobs.service.settings import default_name
+from jobs.service.together import run_together
+from jobs.worker import Worker
+
+
+def add_parser(sub: Subcommands) -> None:
+    """Describe the command."""
+    parser = sub.add_parser(
+        "run",
+        help="run worker, scheduler and relay in one process",
+        description="Run the jobs of an application, fire its tasks and publish its outbox, all in "
+        "one process: for small deployments and for development. SIGTERM or Ctrl-C drains all of "
+        "them; a second one hurries. When one of them cannot start, or fails, the others are "
+        "drained and the command fails with its error.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target",
+        metavar="MODULE[:REGISTRY]",
+        help="the module that declares jobs and tasks, or where in it a jobs.Registry is",
+    )
+    add_dsn(parser)
+    add_queues(parser)
+    parser.add_argument(
+        "--to",
+        metavar="DSN",
+        help="where to publish the outbox: the database of another queue (default: the queue that "
+        "is served here)",
+    )
+    for part in ("scheduler", "relay"):
+        parser.add_argument(f"--no-{part}", action="store_true", help=f"leave the {part} away")
+    parser.add_argument(
+        "--name", help="label of all of them in rows and logs (default: host, process id, ...)"
+    )
+    parser.add_argument(
+        "--drain",
+        type=seconds,
+        metavar="SECONDS",
+        default=timedelta(seconds=30),
+        help="how long a stop waits for running jobs before it hands them back (default: 30)",
+    )
+    add_listening(parser, "enqueues and stages")
+    add_log_level(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Raises what the services raise."""
+    registry = load_registry(args.target)
+    dsn, name, listen = dsn_of(args), args.name or default_name(), listen_of(args)
+
+    async def work() -> None:
+        services: list[Service] = []
+        if not args.no_scheduler:
+            services.append(Scheduler(dsn, registry, name=name))
+        if not args.no_relay:
+            services.append(Relay(dsn, args.to, name=name, listen=listen))
+        if len(registry):
+            services.append(
+                Worker(
+                    dsn,
+                    registry,
+                    dict(args.queue) or queues_of(registry),
+                    name=name,
+                    drain=args.drain,
+                    listen=listen,
+                )
+            )
+        await run_together(services)
+
+    serve(work(), args.log_level)
+    return 0
