@@ -150,6 +150,24 @@ class Claimer:
         """Cancel the claim in flight on the server, so that it cannot claim for nobody."""
         await self._link.interrupt(grace)
 
+    async def finish(
+        self, task: asyncio.Task[None], hurrying: asyncio.Event, grace: float, cancel: float
+    ) -> None:
+        """Wait out the claim in flight. One that hangs is cancelled on the server.
+
+        Args:
+            task: Runs `run`, of which a stop has been asked.
+            hurrying: Ends the wait.
+            grace: Its seconds.
+            cancel: Seconds for the cancelled one to end.
+        """
+        hurried = asyncio.create_task(hurrying.wait(), name="jobs:hurry")
+        await asyncio.wait({task, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not task.done():
+            await self.interrupt(cancel)
+            await asyncio.wait({task}, timeout=cancel)
+
     async def run(self) -> None:
         """Claim until stopped. Never raises."""
         while not self._stopping:

@@ -173,6 +173,13 @@ class Crew:
         left = [job for _, job in self._busy()]
         for job in left:
             job.stop_reason = "abandoned"
+            logger.error(
+                "job %s (%s) does not stop and is left to its lease%s",
+                job.id,
+                job.row.name,
+                ": its thread is still running" if job.thread else "",
+                extra={"event": "jobs.worker.abandoned", "job": str(job.id)},
+            )
         for runner in self._runners:
             runner.cancel()
         return left

@@ -412,17 +412,9 @@ class Worker(Service):
 
     async def _end_claim(self) -> None:
         """Wait out the claim in flight. One that hangs is cancelled on the server."""
-        hurried = asyncio.create_task(self._hurrying.wait(), name="jobs:hurry")
-        await asyncio.wait(
-            {self._claim_task, hurried},
-            timeout=CLAIM_GRACE,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        hurried.cancel()
-        if not self._claim_task.done():
-            await self._claimer.interrupt(CANCEL_GRACE)
-            await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
-        if self._claim_task.done():
+        task = self._claim_task
+        await self._claimer.finish(task, self._hurrying, CLAIM_GRACE, CANCEL_GRACE)
+        if task.done():
             self._farewell.begin(self._links[0])
 
     def _abandon(self) -> None:
@@ -430,13 +422,6 @@ class Worker(Service):
         for job in self._crew.abandon():
             self._stats.abandoned += 1
             self._holding.remove(job)
-            logger.error(
-                "job %s (%s) does not stop and is left to its lease%s",
-                job.id,
-                job.row.name,
-                ": its thread is still running" if job.thread else "",
-                extra={"event": "jobs.worker.abandoned", "job": str(job.id)},
-            )
 
     async def _close(self) -> None:
         """End what is left of the worker. Nothing here waits for the database."""
