@@ -135,7 +135,10 @@ def array(encoder: Encoder, values: Sequence[Any]) -> str:
     For types whose text never needs quotes in an array. A str or bytes is refused: as a sequence
     of characters it is always a mistake here.
     """
-    return "{" + ",".join(["NULL" if v is None else encoder(v) for v in _items(values)]) + "}"
+    items = _items(values)
+    if _one_repeated(items):
+        return "{" + ",".join([optional(encoder, items[0]) or "NULL"] * len(items)) + "}"
+    return "{" + ",".join(["NULL" if v is None else encoder(v) for v in items]) + "}"
 
 
 def optional_array(encoder: Encoder, values: Sequence[Any] | None) -> str | None:
@@ -145,7 +148,11 @@ def optional_array(encoder: Encoder, values: Sequence[Any] | None) -> str | None
 
 def quoted_array(encoder: Encoder, values: Sequence[Any]) -> str:
     """Encode a sequence as `array` does, for types whose text may hold anything."""
-    texts = [None if v is None else encoder(v) for v in _items(values)]
+    items = _items(values)
+    if _one_repeated(items):
+        text = optional(encoder, items[0])
+        return "{" + ",".join(["NULL" if text is None else _quote(text)] * len(items)) + "}"
+    texts = [None if v is None else encoder(v) for v in items]
     if not texts:
         return "{}"
     plain = [text for text in texts if text is not None]
@@ -165,7 +172,12 @@ def optional_quoted_array(encoder: Encoder, values: Sequence[Any] | None) -> str
 def _items(values: Sequence[Any]) -> Sequence[Any]:
     if isinstance(values, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"expected a sequence of values, got {type(values).__name__}")
-    return values
+    return values if isinstance(values, (list, tuple)) else list(values)
+
+
+def _one_repeated(items: Sequence[Any]) -> bool:
+    """Whether all are one and the same object, as in a column that says the same of every row."""
+    return len(items) > 1 and items[0] is items[-1] and len(set(map(id, items))) == 1
 
 
 def _quote(item: str) -> str:

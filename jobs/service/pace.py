@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 
-# After a claim that found something more tends to follow: look again this soon, for this long.
+# After a claim that found something more tends to follow, and not each is told of: look again this
+# soon, for this long; and then a little less often, for as long as wakes are suppressed.
+_HOTTEST_WAIT = 0.002
+_HOTTEST_FOR = 0.04
 _HOT_WAIT = 0.01
 _HOT_FOR = 0.3
 
@@ -19,13 +22,13 @@ class Pace:
         self._floor = floor
         self.ceiling = ceiling
         self._next = floor
-        self._hot_until = float("-inf")
+        self._found_at = float("-inf")
 
     def found(self) -> float:
         """A claim found something, but not as much as it asked for."""
         self._next = self._floor
-        self._hot_until = time.monotonic() + _HOT_FOR
-        return min(_HOT_WAIT, self._floor)
+        self._found_at = time.monotonic()
+        return min(_HOTTEST_WAIT, self._floor)
 
     def filled(self) -> float:
         """A claim found as much as it asked for: the next slot that is free ends the wait.
@@ -38,8 +41,9 @@ class Pace:
 
     def nothing(self) -> float:
         """A claim found nothing."""
-        if time.monotonic() < self._hot_until:
-            return min(_HOT_WAIT, self._floor)
+        since = time.monotonic() - self._found_at
+        if since < _HOT_FOR:
+            return min(_HOTTEST_WAIT if since < _HOTTEST_FOR else _HOT_WAIT, self._floor)
         return self._doubled()
 
     def failed(self) -> float:

@@ -57,14 +57,13 @@ class _Stopwatch:
         self._fn = fn
         self._arguments = arguments
         self._results = results
-        self.seconds = 0.0
+        self.ended = 0.0
 
     def run(self) -> str | None:
-        started = time.monotonic()
         try:
             result = self._fn(*self._arguments)
         finally:
-            self.seconds = time.monotonic() - started
+            self.ended = time.monotonic()
         if inspect.iscoroutine(result):
             result.close()
             raise TypeError(
@@ -202,12 +201,15 @@ class Executor:
                 )
             else:
                 arguments = (value, job.run) if plan.takes_run else (value,)
+                # Taken before the run can be told, so that one that is told and returns is late.
+                ends = None if plan.seconds is None else time.monotonic() + plan.seconds
                 with self._overrun_watch(plan.seconds, job):
                     if handle.is_async:
                         text = await self._call_async(plan, arguments)
                     else:
-                        inside = functools.partial(self._call_thread, plan, arguments, job)
-                        text = await self._off_loop(plan, job, inside)
+                        text = await self._off_loop(
+                            plan, job, lambda _: self._call_thread(plan, arguments, job, ends)
+                        )
         if job.completion_asked:
             return self.unfinished(job, plan)
         return (
@@ -315,7 +317,7 @@ class Executor:
         return await self._processes.run(plan.handle, job.row.input, job.run, seconds)
 
     async def _call_thread(
-        self, plan: Plan, arguments: tuple[Any, ...], job: Held, seconds: float | None
+        self, plan: Plan, arguments: tuple[Any, ...], job: Held, ends: float | None
     ) -> str | None:
         job.thread = True
         watch = _Stopwatch(plan.call, arguments, plan.results)
@@ -329,7 +331,7 @@ class Executor:
                 job.run._cancel()
                 if job.stop_reason == "abandoned":
                     raise
-        late = seconds is not None and watch.seconds > seconds
+        late = ends is not None and watch.ended > ends
         if late and isinstance(future.exception(), Snoozed):
             raise JobTimeout(f"the attempt took longer than {plan.handle.timeout}")
         text: str | None = future.result()

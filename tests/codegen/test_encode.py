@@ -89,6 +89,25 @@ def test_array_text_reads_back(values: list[str | None]) -> None:
     assert rows.split_array(encode.quoted_array(encode.text, values)) == values
 
 
+def test_what_is_the_same_object_throughout_is_encoded_once() -> None:
+    calls: list[object] = []
+
+    def noting(value: object) -> str:
+        calls.append(value)
+        return str(value)
+
+    one = Decimal("1.00")
+    assert encode.array(noting, [one] * 3) == "{1.00,1.00,1.00}"
+    assert encode.quoted_array(noting, ('"',) * 2) == '{"\\"","\\""}'
+    assert calls == [one, '"']
+    assert encode.array(noting, [one, Decimal("1"), one]) == "{1.00,1,1.00}", "equal is not same"
+    assert encode.array(encode.integer, [None, None]) == "{NULL,NULL}"
+    assert encode.quoted_array(encode.text, [None, None]) == "{NULL,NULL}"
+    assert encode.quoted_array(encode.text, ["", ""]) == '{"",""}'
+    with pytest.raises(TypeError):
+        encode.array(encode.integer, [1, 1.0, 1])
+
+
 @pytest.mark.parametrize("literal", ["{}", "{a,NULL,b}", '{"NULL","a,b","\\"\\\\"}', '{""}'])
 def test_array_literals_of_the_server(literal: str) -> None:
     expected = {

@@ -78,8 +78,10 @@ def test_waits_double_to_the_ceiling_and_begin_anew_after_work(
     assert [pace.nothing() for _ in range(5)] == [0.25, 0.5, 1.0, 2.0, 2.0]
     assert pace.filled() == 0.25
     assert [pace.nothing() for _ in range(3)] == [0.25, 0.5, 1.0]
-    assert pace.found() == 0.01
-    assert pace.nothing() == 0.01, "more tends to follow"
+    assert pace.found() == 0.002
+    assert pace.nothing() == 0.002, "more tends to follow"
+    now += 0.05
+    assert pace.nothing() == 0.01
     now += 1
     assert [pace.nothing() for _ in range(2)] == [0.25, 0.5]
     assert [pace.failed() for _ in range(3)] == [1.0, 2.0, 2.0], "as if it had found nothing"

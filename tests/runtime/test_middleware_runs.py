@@ -17,6 +17,7 @@ import pytest
 
 import jobs
 from jobs.run import Run
+from tests.runtime import crunching
 from tests.runtime.working import (
     QUICK,
     Input,
@@ -49,7 +50,8 @@ async def run(
 ) -> tuple[Any, Any]:
     """Run one job once; its row, live or finished, and the figures."""
     table = Table(database)
-    (one,) = table.enqueue(handle)
+    with psycopg.connect(database, autocommit=True) as conn:
+        one = handle.enqueue(conn, {"n": 0}).id
     async with (
         leaving_nothing(database),
         jobs.Worker(database, registry, **(QUICK | options)) as worker,
@@ -123,6 +125,26 @@ async def test_worker_then_registry_in_the_order_of_their_lists(
         *["out d", "out c", "out b", "out a"],
     ]
     assert session.get() == "none"
+
+
+async def test_around_a_function_in_another_process(database: str) -> None:
+    seen: list[object] = []
+
+    @contextlib.asynccontextmanager
+    async def middleware(run: Run) -> AsyncIterator[None]:
+        seen.append(jobs.current_tenant())
+        yield
+        seen.append(f"out {run.attempt}")
+
+    @contextlib.asynccontextmanager
+    async def broken(_: Run) -> AsyncIterator[None]:
+        yield
+        raise jobs.Terminal("no commit")
+
+    row, _ = await run(database, known(crunching.crunch, middleware=[middleware]), crunching.crunch)
+    assert (row.state, seen) == ("completed", ["t0", "out 1"])
+    row, _ = await run(database, known(crunching.crunch, middleware=[broken]), crunching.crunch)
+    assert (row.state, row.stop_reason) == ("dead", "terminal")
 
 
 @KINDS

@@ -202,9 +202,11 @@ def test_the_pace_is_hot_after_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     pace = Pace(0.25, 2.0)
     pace.nothing()
-    assert pace.found() == 0.01
+    assert pace.found() == 0.002
+    assert pace.nothing() == 0.002
+    now[0] += 0.05
     assert pace.nothing() == 0.01
-    now[0] += 0.31
+    now[0] += 0.26
     assert [pace.nothing(), pace.nothing()] == [0.25, 0.5]
     assert Pace(0.001, 2.0).found() == 0.001, "never slower than the floor that was asked for"
 
