@@ -42,6 +42,10 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "free": f"'{{{batch}}}'",
             "rescue": "false",
             "rescue_limit": "100",
+            "limited": "'{}'",
+            "limits": "'{}'",
+            "park_limit": "500",
+            "sweep": "false",
             "worker": "'pgbench'",
             "lease": "'30 s'",
             **dict.fromkeys(("turns", "mosts", "floor_ats", "floor_ids", "chosen"), "'{}'"),
@@ -63,6 +67,7 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "tracebacks": f"array_fill(null::text, {size})",
             "results": f"array_fill(null::text, {size})",
             "worker": "'pgbench'",
+            "release": "true",
         },
     )
     return head + _IDS + settle.rstrip().rstrip(";") + ";\n"

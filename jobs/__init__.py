@@ -3,6 +3,7 @@
 import typing as _typing
 
 from jobs.classify import ErrorClass, ErrorRules
+from jobs.concurrency import Concurrency
 from jobs.declare import NO_KEY, NO_TENANT, Item, JobHandle, job
 from jobs.enqueue import Enqueued
 from jobs.errors import (
@@ -84,6 +85,7 @@ __all__ = [
     "ClaimQueuesEmpty",
     "CompletionOutsideTransaction",
     "CompletionRolledBack",
+    "Concurrency",
     "ConfigError",
     "ConnectionUnsupported",
     "ControlInvalid",

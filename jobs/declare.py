@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel
 
 from jobs.classify import NO_RULES, ErrorRules, checked_rules
+from jobs.concurrency import Concurrency, checked_concurrency
 from jobs.definition import (
     NAME_LIMIT,
     NO_KEY,
@@ -69,6 +70,7 @@ class Declaration:
         executor: Where | None,
         errors: ErrorRules,
         on_settled: Hook | None,
+        concurrency: Concurrency | None,
     ) -> None:
         self._name = name
         self._executor = executor
@@ -83,6 +85,7 @@ class Declaration:
             "require_transaction": require_transaction,
             "errors": errors,
             "on_settled": on_settled,
+            "concurrency": concurrency,
         }
 
     @overload
@@ -137,6 +140,7 @@ class _Job(Protocol):
         executor: Where | None = None,
         errors: ErrorRules = NO_RULES,
         on_settled: Hook | None = None,
+        concurrency: int | Concurrency | None = None,
     ) -> Declaration: ...
 
 
@@ -156,6 +160,7 @@ def _job(
     executor: Where | None = None,
     errors: ErrorRules = NO_RULES,
     on_settled: Hook | None = None,
+    concurrency: int | Concurrency | None = None,
 ) -> Declaration:
     """Declare a job: decorates a function of its input, and optionally of its run.
 
@@ -187,6 +192,8 @@ def _job(
             rules of the registry.
         on_settled: A function of a `Settled`, called in a worker once the job has ended other than
             by a cancel; asynchronous or not. At most once: what must happen belongs into the job.
+        concurrency: How many of its jobs may run at the same time in the whole fleet: a number for
+            all of them, or a `Concurrency` for those of one key. None for no limit.
 
     Returns:
         A decorator that returns a `JobHandle`.
@@ -252,6 +259,7 @@ def _job(
         executor=executor,
         errors=errors,
         on_settled=on_settled,
+        concurrency=checked_concurrency(concurrency),
     )
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar as TypeVarWithDefault
 
 from jobs.classify import ErrorRules, described_rules
+from jobs.concurrency import Concurrency, key_problem
 from jobs.enqueue import OnConflict, Row, Target
 from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequired
 from jobs.hooks import Hook
@@ -105,6 +106,7 @@ class Definition(Generic[M, R]):
         results: From what ``fn`` returns to the text that is stored, and back.
         errors: What errors mean for the next try, by their type.
         on_settled: What is called when a job has ended, or None.
+        concurrency: How many of its jobs may run at the same time in the fleet, None for no limit.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Definition(Generic[M, R]):
     results: ResultCodec
     errors: ErrorRules
     on_settled: Hook | None
+    concurrency: Concurrency | None
     _codec: Codec[M] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -174,6 +177,21 @@ class Definition(Generic[M, R]):
             )
         return _checked_text("idempotency_key", key, KEY_LIMIT)
 
+    def derive_concurrency_key(self, input: M) -> str | None:
+        """Return the concurrency key of a job with this input as it is stored, None for no limit.
+
+        Raises InvalidInput where the function raises, or returns what cannot be a key.
+        """
+        if self.concurrency is None:
+            return None
+        if self.concurrency.key is None:
+            return self.concurrency.full_key(self.name, None)
+        key = self._derive("concurrency.key", self.concurrency.key, input)
+        problem = key_problem(key)
+        if problem is not None:
+            raise InvalidInput(problem, field="concurrency.key")
+        return self.concurrency.full_key(self.name, str(key))
+
     def describe(self) -> dict[str, Any]:
         """Return what was declared as plain JSON values, durations in seconds."""
         try:
@@ -193,6 +211,7 @@ class Definition(Generic[M, R]):
             "require_transaction": self.require_transaction,
             "errors": described_rules(self.errors),
             "on_settled": self.on_settled is not None,
+            "concurrency": None if self.concurrency is None else self.concurrency.describe(),
         }
 
     # -- from arguments to rows -------------------------------------------------------------------
@@ -223,6 +242,7 @@ class Definition(Generic[M, R]):
             _AT_ONCE if delay is None else delay,
             None if self.idempotency_key is NO_KEY else self.derive_key(model),
             text,
+            None if self.concurrency is None else self.derive_concurrency_key(model),
         )
 
     def rows(
@@ -283,6 +303,8 @@ class Definition(Generic[M, R]):
             traceparent=traceparent,
             enqueued_by=enqueued_by,
             on_conflict=on_conflict,
+            concurrency_limit=None if self.concurrency is None else self.concurrency.limit,
+            when_busy=None if self.concurrency is None else self.concurrency.when_busy,
         )
 
     def transactional(self, asked: bool | None) -> bool:

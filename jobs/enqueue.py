@@ -60,6 +60,8 @@ class Target(NamedTuple):
     traceparent: str | None
     enqueued_by: str | None
     on_conflict: OnConflict = "return"
+    concurrency_limit: int | None = None
+    when_busy: str | None = None
 
 
 class Row(NamedTuple):
@@ -74,6 +76,7 @@ class Row(NamedTuple):
     delay: timedelta
     key: str | None
     input: str
+    concurrency_key: str | None = None
 
 
 # -- one ------------------------------------------------------------------------------------------
@@ -116,6 +119,9 @@ def _insert(target: Target, row: Row) -> Plan[bool]:
         dead_letter=target.dead_letter,
         idempotency_scope=target.idempotency_scope,
         idempotency_key=row.key,
+        concurrency_key=row.concurrency_key,
+        concurrency_limit=target.concurrency_limit,
+        when_busy=target.when_busy,
         traceparent=target.traceparent,
         enqueued_by=target.enqueued_by,
         input=row.input,
@@ -293,6 +299,9 @@ def _insert_chunk(
         run_ats=[row.run_at for row in rows],
         delays=[row.delay for row in rows],
         idempotency_keys=[row.key for row in rows],
+        concurrency_keys=[row.concurrency_key for row in rows],
+        concurrency_limit=target.concurrency_limit,
+        when_busy=target.when_busy,
         inputs=[row.input for row in rows],
         queue=target.queue,
         name=target.name,
@@ -383,6 +392,9 @@ def _copied(target: Target, rows: Iterable[Row]) -> Iterator[sql.CopyJobsParams]
             priority=row.priority,
             max_attempts=target.max_attempts,
             dead_letter=target.dead_letter,
+            concurrency_key=row.concurrency_key,
+            concurrency_limit=target.concurrency_limit,
+            when_busy=target.when_busy,
             traceparent=target.traceparent,
             enqueued_by=target.enqueued_by,
             input=row.input,

@@ -34,7 +34,7 @@ class Settled(Generic[M]):
         stop_reason: Why a job that did not complete was ended: exhausted (no attempt left),
             terminal (its error said that none would help), lease lapsed (its process died in the
             last attempt) or refused. None for a completed one.
-        attempt: Number of the last attempt, from 1.
+        attempt: Number of the last attempt, from 1; 0 where it was refused before the first.
         max_attempts: The attempt limit.
         tenant: Tenant it was enqueued for, None for none.
         error_type: Class name of the last error, None for a completed job.

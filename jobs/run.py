@@ -304,6 +304,8 @@ class Run:
             "tracebacks": [None],
             "results": [result],
             "worker": self.worker,
+            # the slot of its concurrency key stays, so that no claim waits for this transaction
+            "release": False,
         }
 
     def _landed(self, rows: list[SettleJobsRow]) -> bool:

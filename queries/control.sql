@@ -12,7 +12,9 @@
 -- rows: one for each distinct id asked: cancelled (ended by this statement: it waited, or its lease
 --     had lapsed); requested (it runs; its next renewal tells the worker, and its settle or lapse
 --     ends it); finished (ended before, with the state); busy (another session holds the row: ask
---     again); unknown.
+--     again); unknown. Where a job ended that others of its concurrency key may have waited for,
+--     the key: once this has committed it is to be promoted, or a worker does it within 5 s. The
+--     slot of a lapsed claim is left to that, because nobody may wait for this transaction.
 -- cost: a job that waits is one lock, one delete and one insert; one that runs a lock and one
 --     heap-only update, or none where a cancel was requested before. Counters are one insert a
 --     name.
@@ -21,7 +23,7 @@
 --     renews at once instead of after up to a third of a lease. The flag on the row is what counts:
 --     nothing is lost where nobody listens. Never while half of the notification queue of the
 --     server is taken, nor where the setting jobs.wake is off.
--- nullable: @reason, state
+-- nullable: @reason, state, vacant_key
 with /* jobs:cancel_jobs */ asked as (
     select distinct listed.id
     from (select unnest(@ids::uuid[]) as id) as listed
@@ -42,6 +44,9 @@ held as materialized (
         j.dead_letter,
         j.idempotency_scope,
         j.idempotency_key,
+        j.concurrency_key,
+        j.concurrency_limit,
+        j.when_busy,
         j.traceparent,
         j.enqueued_by,
         j.worker,
@@ -53,6 +58,7 @@ held as materialized (
         j.cancel_reason,
         j.created_at,
         j.input,
+        j.state,
         case
             when j.state <> 'running' then 'cancelled'
             when j.lease_expires_at <= statement_timestamp() then 'lapsed'
@@ -68,8 +74,8 @@ moved as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
         stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
-        traceparent, enqueued_by, claimed_at, progress, progress_message, cancel_requested_at,
-        cancel_reason, created_at, input
+        concurrency_key, concurrency_limit, when_busy, traceparent, enqueued_by, claimed_at,
+        progress, progress_message, cancel_requested_at, cancel_reason, created_at, input
     )
     select
         h.id,
@@ -89,6 +95,9 @@ moved as (
         h.dead_letter,
         h.idempotency_scope,
         h.idempotency_key,
+        h.concurrency_key,
+        h.concurrency_limit,
+        h.when_busy,
         h.traceparent,
         h.enqueued_by,
         h.claimed_at,
@@ -159,7 +168,9 @@ counted as (
 select
     h.id,
     (case when h.fate = 'requested' then 'requested' else 'cancelled' end)::text as verdict,
-    (case when h.fate = 'requested' then 'running' else 'cancelled' end)::text as state
+    (case when h.fate = 'requested' then 'running' else 'cancelled' end)::text as state,
+    (case when h.fate <> 'requested' and h.state <> 'blocked' then h.concurrency_key end)::text
+        as vacant_key
 from held as h
 union all
 select
@@ -169,7 +180,8 @@ select
         when s.id is not null then 'finished'
         else 'unknown'
     end)::text,
-    s.state
+    s.state,
+    null
 from asked as a
 left join jobs.job as j on a.id = j.id
 left join jobs.settled as s on a.id = s.id
@@ -216,6 +228,9 @@ held as materialized (
         s.idempotency_scope,
         s.idempotency_key,
         sha256(convert_to(s.idempotency_key, 'UTF8')) as unique_key,
+        s.concurrency_key,
+        s.concurrency_limit,
+        s.when_busy,
         s.traceparent,
         s.enqueued_by,
         s.last_error,
@@ -231,8 +246,9 @@ held as materialized (
 added as (
     insert into jobs.job (
         id, run_id, queue, name, tenant, priority, available_at, max_attempts, claims, revoked,
-        dead_letter, idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by,
-        last_error, claimed_at, created_at, input
+        dead_letter, idempotency_scope, idempotency_key, unique_key, concurrency_key,
+        concurrency_limit, when_busy, traceparent, enqueued_by, last_error, claimed_at, created_at,
+        input
     )
     select
         h.id,
@@ -249,6 +265,9 @@ added as (
         h.idempotency_scope,
         h.idempotency_key,
         h.unique_key,
+        h.concurrency_key,
+        h.concurrency_limit,
+        h.when_busy,
         h.traceparent,
         h.enqueued_by,
         h.last_error,

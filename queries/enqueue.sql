@@ -22,7 +22,8 @@
 with /* jobs:enqueue_job */ added as (
     insert into jobs.job (
         id, run_id, queue, name, tenant, priority, available_at, max_attempts, dead_letter,
-        idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by, input
+        idempotency_scope, idempotency_key, unique_key, concurrency_key, concurrency_limit,
+        when_busy, traceparent, enqueued_by, input
     )
     select
         @id::uuid,
@@ -37,6 +38,9 @@ with /* jobs:enqueue_job */ added as (
         @idempotency_scope::text,
         sqlc.narg('idempotency_key')::text,
         sha256(convert_to(sqlc.narg('idempotency_key')::text, 'UTF8')),
+        sqlc.narg('concurrency_key')::text,
+        sqlc.narg('concurrency_limit')::bigint,
+        sqlc.narg('when_busy')::text,
         sqlc.narg('traceparent')::text,
         sqlc.narg('enqueued_by')::text,
         @input::json
@@ -109,6 +113,7 @@ with /* jobs:enqueue_jobs */ asked as materialized (
         /* in input order */
         coalesce(listed.run_at, clock_timestamp() + listed.delay) as available_at,
         listed.idempotency_key,
+        listed.concurrency_key,
         sha256(convert_to(listed.idempotency_key, 'UTF8')) as unique_key,
         listed.input
     from (
@@ -120,6 +125,7 @@ with /* jobs:enqueue_jobs */ asked as materialized (
             unnest(@run_ats::timestamptz[]) as run_at,
             unnest(@delays::interval[]) as delay,
             unnest(@idempotency_keys::text[]) as idempotency_key,
+            unnest(@concurrency_keys::text[]) as concurrency_key,
             unnest(@inputs::text[]) as input
     ) as listed
 ),
@@ -132,6 +138,7 @@ keyed as materialized (
         a.priority,
         a.available_at,
         a.idempotency_key,
+        a.concurrency_key,
         a.unique_key,
         a.input,
         first_value(a.id) over twins as first_id,
@@ -143,7 +150,8 @@ keyed as materialized (
 added as (
     insert into jobs.job (
         id, run_id, queue, name, tenant, priority, available_at, max_attempts, dead_letter,
-        idempotency_scope, idempotency_key, unique_key, traceparent, enqueued_by, input
+        idempotency_scope, idempotency_key, unique_key, concurrency_key, concurrency_limit,
+        when_busy, traceparent, enqueued_by, input
     )
     select
         k.id,
@@ -158,6 +166,9 @@ added as (
         @idempotency_scope::text,
         k.idempotency_key,
         k.unique_key,
+        k.concurrency_key,
+        sqlc.narg('concurrency_limit')::bigint,
+        sqlc.narg('when_busy')::text,
         sqlc.narg('traceparent')::text,
         sqlc.narg('enqueued_by')::text,
         k.input::json
@@ -380,19 +391,20 @@ returning j.id;
 -- rows: the number inserted
 -- cost: one COPY
 insert into jobs.job (
-    id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, traceparent, enqueued_by,
-    input
+    id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, concurrency_key,
+    concurrency_limit, when_busy, traceparent, enqueued_by, input
 ) values (
-    @id, @run_id, @queue, @name, @tenant, @priority, @max_attempts, @dead_letter, @traceparent,
-    @enqueued_by, @input
+    @id, @run_id, @queue, @name, @tenant, @priority, @max_attempts, @dead_letter, @concurrency_key,
+    @concurrency_limit, @when_busy, @traceparent, @enqueued_by, @input
 );
 
 -- name: WakeQueue :exec
--- purpose: wake a worker for jobs that CopyJobs has just inserted, or that a worker which stops has
---     handed back, if none was told of this queue lately.
+-- purpose: wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has
+--     handed back, or that one which does not serve their queue has let out of the line of a
+--     concurrency key, if none was told of this queue lately.
 -- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction;
---     jobs.worker.farewell
--- tx: the transaction of the caller
+--     jobs.worker.farewell, jobs.worker.slots
+-- tx: the transaction of the caller, or own autocommitted statement
 -- locks: the new row of jobs.wake. Waits for nobody.
 -- index: wake_queue_idx
 -- fence: none, it changes no job

@@ -6,11 +6,11 @@
 -- tx: own autocommitted statement
 -- locks: its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked.
 --     Waits for nobody.
--- index: worker_pkey, job_ready_idx, job_running_idx, pause_pkey
+-- index: worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey
 -- fence: none, it changes no job and nothing relies on what it writes
 -- clock: now(), for the expiry too, so that no clock of a host matters
--- rows: one: whether a job of these queues is due, or runs under a lease that has lapsed. A look,
---     not a promise: another process may have it by now.
+-- rows: one: whether a job of these queues is due, or runs under a lease that has lapsed, or any
+--     job waits for a concurrency key. A look, not a promise: another process may have it by now.
 -- cost: one heap-only update of an unlogged row, one probe a queue and priority that stops at the
 --     first row, one a queue for lapsed leases. Where @prune is set (at the start, and every tenth
 --     time), also a walk through jobs.worker, which has as many rows as there are processes.
@@ -113,6 +113,7 @@ select
                     limit 1
                 ) as lapsed
         )
+        or exists (select 1 from jobs.job as j where j.state = 'blocked')
     )::boolean as due;
 
 -- name: MarkWorker :exec
@@ -198,7 +199,7 @@ limit @most::integer;
 -- rows: running jobs of these queues under the worker's name and a live lease, claimed within so
 --     long, at most @most. The caller leaves out those that it holds.
 -- cost: a walk through the running rows of the queues. Sent after lost connections only.
--- nullable: traceparent, enqueued_by
+-- nullable: traceparent, enqueued_by, concurrency_key
 select /* jobs:find_lost_claims */
     j.id,
     j.run_id,
@@ -213,7 +214,8 @@ select /* jobs:find_lost_claims */
     j.created_at,
     j.traceparent,
     j.enqueued_by,
-    j.input::text as input
+    j.input::text as input,
+    j.concurrency_key
 from jobs.job as j
 where
     j.queue = any(@queues::text[])

@@ -8,19 +8,24 @@
 -- callers: jobs.worker.settler (batches), jobs.run.complete (one job, in the transaction of the
 --     body)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody.
--- index: job_pkey, settled_pkey
+-- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody. With @release
+--     then the slots of jobs with a concurrency key, and those let out of the line of the key, no
+--     key update, skip locked.
+-- index: job_pkey, settled_pkey; for jobs with a key also slot_job_key, job_blocked_idx
 -- fence: claims and worker, tested in the locking step
 -- clock: clock_timestamp() for the next due time, so that an open transaction does not backdate it
 -- rows: one for each pair asked (the first one where a pair repeats). landed, with the state the
 --     job is in now; repeated (this settle had landed before, its reply was lost: a success without
 --     a second effect); again (the row is held by another statement: send it again); lost (taken
---     away: the effect does not count).
+--     away: the effect does not count). Where a slot of a concurrency key was let go: the key, if
+--     fewer were let out of its line than it has slots free now, so that it is to be promoted once
+--     this has committed; and the queues of those let out.
 -- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
---     Counters are one insert a name and outcome. The batch is sorted in memory.
+--     Counters are one insert a name and outcome. The batch is sorted in memory. A job with a key
+--     costs one more delete, three probes, and one update for the job that it lets out of the line.
 -- errors: serialization failure in a REPEATABLE READ transaction older than the newest renewal
--- nullable: @error_types, @results, state
-with /* jobs:settle_jobs */ asked as (
+-- nullable: @error_types, @results, state, vacant_key, promoted_queues
+with /* jobs:settle_jobs */ recursive asked as (
     select distinct on (listed.id, listed.claims)
         listed.id,
         listed.claims,
@@ -61,6 +66,8 @@ held as materialized (
         j.idempotency_scope,
         j.idempotency_key,
         j.concurrency_key,
+        j.concurrency_limit,
+        j.when_busy,
         j.traceparent,
         j.enqueued_by,
         j.worker,
@@ -118,8 +125,8 @@ moved as (
     insert into jobs.settled (
         id, run_id, queue, name, tenant, priority, attempt, max_attempts, claims, revoked, state,
         stop_reason, worker, last_error, dead_letter, idempotency_scope, idempotency_key,
-        concurrency_key, traceparent, enqueued_by, claimed_at, progress, progress_message,
-        cancel_requested_at, cancel_reason, created_at, input, result
+        concurrency_key, concurrency_limit, when_busy, traceparent, enqueued_by, claimed_at,
+        progress, progress_message, cancel_requested_at, cancel_reason, created_at, input, result
     )
     select
         h.id,
@@ -140,6 +147,8 @@ moved as (
         h.idempotency_scope,
         h.idempotency_key,
         h.concurrency_key,
+        h.concurrency_limit,
+        h.when_busy,
         h.traceparent,
         h.enqueued_by,
         h.claimed_at,
@@ -178,6 +187,14 @@ kept as (
             when h.outcome in ('released', 'snoozed') then greatest(j.attempt - 1, 0)
             else j.attempt
         end,
+        /* one that is handed back for at once has passed the line, the others join it anew */
+        waiting_since = case
+            when
+                h.concurrency_key is not null
+                and h.outcome = 'released'
+                and coalesce(h.delay, '0') <= interval '0'
+                then coalesce(j.waiting_since, j.available_at)
+        end,
         last_error = h.last_error
     from held as h
     where j.id = h.id and h.outcome in ('retry', 'released', 'snoozed')
@@ -210,6 +227,114 @@ counted as (
     from held as h
     where h.outcome not in ('released', 'snoozed')
     group by h.name, h.outcome
+),
+
+freed as (
+    delete from jobs.slot as s
+    where
+        s.job_id = any(array(
+            select h.id
+            from held as h
+            where @release::boolean and h.concurrency_key is not null
+            union all
+            select a.id
+            from asked as a
+            where
+                @release::boolean /* left by the transaction in which this settle has landed */
+                and a.id not in (select h.id from held as h)
+                and not exists (
+                    select 1 from jobs.job as j where j.id = a.id and j.state = 'running'
+                )
+        ))
+    returning s.job_id, s.concurrency_key
+),
+
+room as materialized (
+    select
+        f.concurrency_key,
+        count(*) as freed,
+        count(*) filter (
+            where f.job_id not in (
+                /* one that is handed back for at once goes ahead of the line */
+                select h.id
+                from held as h
+                where h.outcome = 'released' and coalesce(h.delay, '0') <= interval '0'
+            )
+        ) as amount
+    from freed as f
+    group by f.concurrency_key
+),
+
+lane as (
+    select
+        r.concurrency_key,
+        r.amount,
+        (
+            select j.queue
+            from jobs.job as j
+            where j.state = 'blocked' and j.concurrency_key = r.concurrency_key
+            order by j.queue
+            limit 1
+        ) as queue
+    from room as r
+    union all
+    select
+        l.concurrency_key,
+        l.amount,
+        (
+            select j.queue
+            from jobs.job as j
+            where
+                j.state = 'blocked'
+                and j.concurrency_key = l.concurrency_key
+                and j.queue > l.queue
+            order by j.queue
+            limit 1
+        )
+    from lane as l
+    where l.queue is not null
+),
+
+heir as (
+    select found.id
+    from lane as l
+    cross join
+        lateral (
+            select j.id
+            from jobs.job as j
+            where
+                j.state = 'blocked' and j.concurrency_key = l.concurrency_key and j.queue = l.queue
+            order by j.priority, j.waiting_since, j.id
+            limit l.amount
+            for no key update of j skip locked
+        ) as found
+    where l.queue is not null
+),
+
+promoted as (
+    update jobs.job as j
+    set
+        state = 'ready',
+        available_at = clock_timestamp()
+    where j.id = any(array(select h.id from heir as h))
+    returning j.concurrency_key, j.queue
+),
+
+let_go as (
+    select
+        f.job_id,
+        (case
+            when
+                r.freed > (
+                    select count(*) from promoted as p where p.concurrency_key = r.concurrency_key
+                )
+                then r.concurrency_key
+        end)::text as vacant_key,
+        array(
+            select distinct p.queue from promoted as p where p.concurrency_key = r.concurrency_key
+        )::text[] as promoted_queues
+    from freed as f
+    inner join room as r on f.concurrency_key = r.concurrency_key
 )
 
 select
@@ -220,8 +345,11 @@ select
         when h.outcome in ('retry', 'released', 'snoozed') then 'ready'
         when h.outcome = 'refused' then 'failed'
         else h.outcome
-    end)::text as state
+    end)::text as state,
+    f.vacant_key,
+    f.promoted_queues
 from held as h
+left join let_go as f on h.id = f.job_id
 union all
 select
     a.id,
@@ -251,8 +379,11 @@ select
         ),
         'lost'
     )::text,
-    null
+    null,
+    f.vacant_key,
+    f.promoted_queues
 from asked as a
+left join let_go as f on a.id = f.job_id
 where (a.id, a.claims) not in (
     select
         h.id,

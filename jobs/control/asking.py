@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
+from psycopg.pq import TransactionStatus
 
 from jobs.errors import ControlInvalid
 from jobs.flavour import Plan, Step
@@ -56,6 +57,11 @@ def patiently(
 
 def _sleep(seconds: float) -> Step:
     return Step(lambda _: time.sleep(seconds), lambda _: asyncio.sleep(seconds))
+
+
+def alone(conn: Conn) -> bool:
+    """Whether each statement on the connection is a transaction of its own."""
+    return conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
 
 
 def in_order(ids: list[UUID], plan: Plan[dict[UUID, Row]], of: Callable[[Row], T]) -> Plan[list[T]]:

@@ -12,6 +12,7 @@ from psycopg import AsyncConnection, Connection
 from jobs.control.asking import (
     PATIENCE,
     Conn,
+    alone,
     check_patience,
     check_text,
     checked_ids,
@@ -21,6 +22,7 @@ from jobs.control.asking import (
 from jobs.errors import JobBusy, JobNotCancellable, JobNotFound
 from jobs.flavour import Plan, call, drive
 from jobs_sql import control as sql
+from jobs_sql.slot import promote_keys, promote_keys_async
 
 _REASON_BYTES: Final = 1_000
 
@@ -79,9 +81,11 @@ def cancel(
         JobBusy: Its row was locked all the time.
         ControlInvalid: An argument is unusable. Nothing was sent.
 
-    Locks the row of the job; waits for no lock.
+    Locks the row of the job; waits for no lock. Jobs that wait for the same concurrency key are let
+    out at once on a connection in autocommit mode; in a transaction a worker does so, within 5
+    seconds of its commit.
     """
-    return drive(conn, _cancel_one(_cancel_many([id], reason, patience)))
+    return drive(conn, _cancel_one(_cancel_many([id], reason, patience, alone(conn))))
 
 
 def _cancel_one(plan: Plan[list[Cancellation]]) -> Plan[Cancellation]:
@@ -133,11 +137,11 @@ def cancel_many(
     Raises:
         ControlInvalid: An argument is unusable. Nothing was sent.
     """
-    return drive(conn, _cancel_many(ids, reason, patience))
+    return drive(conn, _cancel_many(ids, reason, patience, alone(conn)))
 
 
 def _cancel_many(
-    ids: Iterable[UUID], reason: str | None, patience: timedelta
+    ids: Iterable[UUID], reason: str | None, patience: timedelta, committed: bool
 ) -> Plan[list[Cancellation]]:
     asked = checked_ids(ids)
     if reason is not None:
@@ -145,9 +149,27 @@ def _cancel_many(
     check_patience(patience)
 
     def send(some: list[UUID]) -> Plan[list[sql.CancelJobsRow]]:
-        return call(sql.cancel_jobs, sql.cancel_jobs_async, ids=some, reason=reason)
+        rows = yield from call(sql.cancel_jobs, sql.cancel_jobs_async, ids=some, reason=reason)
+        keys = {row.vacant_key for row in rows if row.vacant_key is not None}
+        if committed and keys:
+            yield from _promote(sorted(keys))
+        return rows
 
     return in_order(asked, patiently(asked, patience, send), _cancellation)
+
+
+def _promote(keys: list[str]) -> Plan[None]:
+    """Let those out who wait for the slots of jobs that have ended. Else a sweep does it."""
+    yield from call(
+        promote_keys,
+        promote_keys_async,
+        keys=keys,
+        after="",
+        most=0,
+        tidy=True,
+        limited=[],
+        limits=[],
+    )
 
 
 def _cancellation(row: sql.CancelJobsRow) -> Cancellation:

@@ -21,6 +21,7 @@ from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
 from jobs.worker.register import BEAT_EVERY, Registration
+from jobs.worker.slots import Slots
 from jobs.worker.steering import Steer
 from jobs.worker.strays import Strays
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
@@ -31,6 +32,7 @@ logger = logging.getLogger("jobs.worker")
 
 TIMEOUT = 15.0
 _RESCUE_LIMIT = 100
+_PARK_LIMIT = 500
 # Seconds between two prunings, and how many rows one may remove.
 _PRUNE_EVERY = 60.0
 _PRUNE_LIMIT = 10_000
@@ -64,6 +66,7 @@ class Claimer:
         idle: Callable[[], None],
         registration: Registration,
         strays: Strays,
+        slots: Slots,
     ) -> None:
         """
         Args:
@@ -77,6 +80,7 @@ class Claimer:
             idle: Called when a pass that began with nothing held has found nothing.
             registration: Tells the registry of workers that this one lives.
             strays: Finds what a claim got whose answer was lost.
+            slots: What is to be sent for concurrency keys; it wakes the loop by `tend`.
         """
         self._link = link
         self._config = config
@@ -87,6 +91,7 @@ class Claimer:
         self._idle = idle
         self._registration = registration
         self._strays = strays
+        self._slots = slots
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
         self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
@@ -94,10 +99,16 @@ class Claimer:
         self._expected = 0
         self._looked = False
         self._woken = asyncio.Event()
+        self._looks = True
         self._stopping = False
 
     def wake(self) -> None:
         """Look again now."""
+        self._looks = True
+        self._woken.set()
+
+    def tend(self) -> None:
+        """See to the concurrency keys now. That alone is no reason to claim."""
         self._woken.set()
 
     def hear(self, queue: str) -> None:
@@ -170,15 +181,22 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until stopped. Never raises."""
+        due = 0.0
         while not self._stopping:
             self._woken.clear()
             try:
                 await self._run_errands()
-                wait = 0.0 if self._stopping else self._until_next(await self._look())
+                await self._slots.send(self._link)
+                if self._looks or time.monotonic() >= due:
+                    self._looks = False
+                    wait = 0.0 if self._stopping else self._until_next(await self._look())
+                    due = time.monotonic() + wait
+                wait = 0.0 if self._slots.pending else due - time.monotonic()
             except Exception as error:  # the loop outlives whatever one claim raises
                 self._report(error)
                 wait = self._pace.failed()
-            if wait:
+                due = time.monotonic() + wait
+            if wait > 0:
                 await self._sleep(wait)
 
     async def _run_errands(self) -> None:
@@ -219,16 +237,20 @@ class Claimer:
 
     async def _pass(self) -> float:
         """Claim once; return the seconds to wait unless woken."""
+        if self._stopping:
+            return 0.0
         asked_at = time.monotonic()
         ask = self._ask(asked_at)
         if ask is None:
             return self._config.idle_poll.total_seconds()  # woken long before by a free slot
         busy = self._busy()  # asked before: a retry may become due behind the back of this claim
-        rows = await self._claim(ask)
+        rows, again = self._slots.took(await self._claim(ask))
         more = self._demand.answered(ask, rows, asked_at)
         self._take(rows, asked_at)
+        if again:
+            return 0.0
         if not rows:
-            if not busy:
+            if not busy and not self._slots.pending:
                 self._idle()
             return _AT_ONCE if self._demand.steering.unfinished else self._pace.nothing()
         await self._prune()
@@ -290,12 +312,17 @@ class Claimer:
             return await self._send(conn, ask, steer)
 
     async def _send(self, conn: AsyncConnection[Any], ask: Ask, steer: Steer) -> list[ClaimJobsRow]:
+        sweep = self._slots.looks(time.monotonic())
         return await claim_jobs_async(
             conn,
             queues=list(ask.room),
             free=list(ask.room.values()),
             rescue=ask.rescue,
             rescue_limit=_RESCUE_LIMIT,
+            limited=self._slots.limited,
+            limits=self._slots.limits,
+            park_limit=_PARK_LIMIT,
+            sweep=sweep,
             worker=self._config.name,
             lease=self._config.lease,
             **steer._asdict(),

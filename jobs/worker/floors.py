@@ -9,7 +9,7 @@ a snapshot a sweep costs nothing, and a queue that is not backed up is swept all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
@@ -155,6 +155,7 @@ class Floors:
         found: Mapping[str, Sequence[ClaimJobsRow]],
         began: float,
         ended: float,
+        missed: Collection[str] = (),
     ) -> None:
         """Note what a claim has found that looked for no lapsed leases.
 
@@ -164,6 +165,7 @@ class Floors:
             found: What it claimed, by queue.
             began: When it was sent.
             ended: When it was answered.
+            missed: Queues where it left a job ready that it has looked at: the floor stays.
         """
         jobs = 0
         for queue, count in asked.items():
@@ -174,6 +176,8 @@ class Floors:
             else:
                 self._backed_up.discard(queue)
             marks = self._marks.setdefault(queue, [None] * PRIORITIES)
+            if queue in missed:
+                continue
             last: dict[int, Mark] = {}
             for row in rows:
                 mark = Mark(row.available_at, row.id)

@@ -16,6 +16,7 @@ from jobs.errors import JobsError
 from jobs.service.link import Link
 from jobs.worker.held import Held, Outcome, in_order_of_id
 from jobs.worker.reporter import Reporter
+from jobs.worker.slots import Slots
 from jobs_sql.progress import WriteProgressRow
 from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 
@@ -62,6 +63,7 @@ class Settler:
         worker: str,
         answered: Callable[[Held, str, str | None], None],
         more: Callable[[], bool],
+        slots: Slots,
     ) -> None:
         """
         Args:
@@ -70,11 +72,13 @@ class Settler:
             answered: Called in the event loop with the job, the verdict (landed, repeated, lost,
                 refused) and the state the job is in now (None unless landed).
             more: Whether more jobs end soon, so that a small batch is worth a moment's wait.
+            slots: Is told of the concurrency keys that were let go.
         """
         self._link = link
         self._worker = worker
         self._answered = answered
         self._more = more
+        self._slots = slots
         self._pending: deque[Held] = deque()
         self._flying = 0
         self._parked: set[Held] = set()
@@ -184,6 +188,8 @@ class Settler:
             )
             return batch
         for job, row in _matched(batch, rows):
+            if row.promoted_queues is not None:
+                self._slots.settled(row)
             if row.verdict == "again":
                 self._park(job)  # another session holds its row
             else:
@@ -244,6 +250,7 @@ class Settler:
                 tracebacks=[outcome.traceback for outcome in outcomes],
                 results=[outcome.result for outcome in outcomes],
                 worker=self._worker,
+                release=True,
             ),
             TIMEOUT,
         )

@@ -15,6 +15,9 @@ from jobs_sql.claim import ClaimJobsRow
 LAPSED: Final = "LeaseLapsed"
 """What stands for the error of an attempt whose lease lapsed."""
 
+REFUSED: Final = "JobRefused"
+"""What stands for the error of a job that was refused, and so was not tried."""
+
 logger = logging.getLogger("jobs.worker")
 
 
@@ -36,6 +39,7 @@ class WorkerStats:
             it, or a waiting sibling of the same key does the work.
         buried: Jobs whose lease had lapsed on their last attempt or after a cancel, ended by a
             claim of this worker.
+        refused: Jobs that found their concurrency key in full use and were declared not to wait.
         released: Jobs handed back without using an attempt (drain, unknown name).
         snoozed: Runs that asked to run again later, which uses no attempt either.
         lost: Runs whose lease was lost; nothing of them was recorded.
@@ -58,6 +62,7 @@ class WorkerStats:
     terminal: int = 0
     cancelled: int = 0
     buried: int = 0
+    refused: int = 0
     released: int = 0
     snoozed: int = 0
     lost: int = 0
@@ -162,10 +167,24 @@ def account(stats: WorkerStats, job: Held, verdict: str, state: str | None) -> N
         )
 
 
-def account_buried(
+def account_ended(
     stats: WorkerStats, row: ClaimJobsRow
-) -> tuple[SettledOutcome, StopReason | None] | None:
-    """Count and log a job that a claim ended because its lease had lapsed; return as `ending`."""
+) -> tuple[SettledOutcome, StopReason, str, str] | None:
+    """Count and log a job that a claim has ended.
+
+    Returns:
+        How it ended, why, and the type and text of the error that a hook is told; None where it
+        was cancelled.
+    """
+    if row.verdict == "refused":
+        stats.refused += 1
+        logger.warning(
+            "job %s (%s) was refused: its concurrency key is in full use",
+            row.id,
+            row.name,
+            extra={"event": "jobs.worker.refused", "job": str(row.id), "stop_reason": "refused"},
+        )
+        return "refused", "refused", REFUSED, "its concurrency key was in full use"
     stats.buried += 1
     if row.attempt < row.max_attempts:
         logger.info(
@@ -187,4 +206,4 @@ def account_buried(
             "stop_reason": "lease lapsed",
         },
     )
-    return "dead", "lease lapsed"
+    return "dead", "lease lapsed", LAPSED, "its lease lapsed in the last attempt"

@@ -173,13 +173,16 @@ class Steering:
         if rescue:
             return  # rescued jobs keep their old due times, and stood in no line
         found: dict[str, list[ClaimJobsRow]] = {queue: [] for queue in room}
+        missed = set()
         for row in rows:
             if row.verdict == "claimed":
                 found[row.queue].append(row)
+            elif row.verdict == "again":  # some job of its queue was looked at and left ready
+                missed.add(row.queue)
         for queue, count in room.items():
             self._turns.learn(queue, count, found[queue], ended)
         if not self.by_tenant:
-            self._floors.learn(self._reaches, room, found, began, ended)
+            self._floors.learn(self._reaches, room, found, began, ended, missed)
 
     # -- the life of a job -----------------------------------------------------------------------
 

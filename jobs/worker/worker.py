@@ -33,7 +33,8 @@ from jobs.worker.processes import Processes, checked_processes
 from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
-from jobs.worker.stats import LAPSED, WorkerStats, account, account_buried, ending
+from jobs.worker.slots import Slots
+from jobs.worker.stats import WorkerStats, account, account_ended, ending
 from jobs.worker.steering import Steering
 from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
@@ -163,7 +164,13 @@ class Worker(Service):
     def _begin(self, links: Sequence[Link]) -> None:
         claims, settles = self._links = links
         self._threads = Threads(f"jobs-{self.name}")
-        self._settler = Settler(settles, self.name, self._answered, self._more)
+        self._slots = Slots(
+            self._registry,
+            self.config.queues,
+            lambda queue: self._claimer.hear(queue),
+            lambda: self._claimer.tend(),
+        )
+        self._settler = Settler(settles, self.name, self._answered, self._more, self._slots)
         self._desk = Desk(self._settler.reporter.changed, self._sessions)
         self._processes = Processes(self._most_processes)
         lease = self.config.lease.total_seconds()
@@ -194,6 +201,7 @@ class Worker(Service):
             self._idle,
             registration,
             self._strays,
+            self._slots,
         )
         self._renewer = Renewer(
             self._target, self._holding, self.name, self.config.lease, self._lost, self._crew.cancel
@@ -210,6 +218,7 @@ class Worker(Service):
 
     def _halt(self) -> None:
         self._claimer.stop()
+        self._slots.leave()
         self._crew.hand_back()
 
     def stop(self) -> None:
@@ -273,13 +282,13 @@ class Worker(Service):
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
-        """Start what was claimed, report what was buried."""
+        """Start what was claimed, report what was buried or refused."""
         rows.sort(key=_IN_ORDER)
         for row in rows:
-            if row.verdict == "buried":
-                over = account_buried(self._stats, row)
+            if row.verdict != "claimed":
+                over = account_ended(self._stats, row)
                 if over is not None and self._hooks is not None:
-                    self._hooks.tell(row, *over, LAPSED, "its lease lapsed in the last attempt")
+                    self._hooks.tell(row, *over)
             else:
                 self._stats.claimed += 1
                 job = Held(row, self.name, asked_at, self._desk)
@@ -393,6 +402,7 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
+        await self._slots.finish(self._links[0], FLUSH_GRACE)
         self._abandon()
         if self._hooks is not None:
             left = max(HOOK_GRACE, ends - time.monotonic())

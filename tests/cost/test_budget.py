@@ -119,6 +119,9 @@ def test_an_enqueue(worker: Conn, count: int) -> None:
             "run_at": None,
             "delay": MINUTE,
             "idempotency_key": None,
+            "concurrency_key": None,
+            "concurrency_limit": None,
+            "when_busy": None,
             "traceparent": None,
             "enqueued_by": None,
             "input": seeded.INPUT,
@@ -144,11 +147,20 @@ def test_an_insert_of_jobs_without_keys(worker: Conn) -> None:
 
 def test_the_number_of_indexes(place: str) -> None:
     with psycopg.connect(place) as conn:
-        for table, limit in limits("indexes").items():
-            row = conn.execute(
-                "select count(*) from pg_index where indrelid = %s::regclass", [table]
-            ).fetchone()
-            assert row == (limit,), table
+        for kind, keyed in (("indexes", False), ("indexes_of_a_key", True)):
+            for table, limit in limits(kind).items():
+                row = conn.execute(
+                    """
+                    select count(*)
+                    from pg_index as i
+                    inner join pg_attribute as a
+                        on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+                    where i.indrelid = %s::regclass
+                        and (a.attname = 'concurrency_key' and i.indpred is not null) = %s
+                    """,
+                    [table, keyed],
+                ).fetchone()
+                assert row == (limit,), table
 
 
 class TestTheTestItself:

@@ -114,6 +114,7 @@ def test_description_is_plain_json() -> None:
         "require_transaction": False,
         "errors": {},
         "on_settled": False,
+        "concurrency": None,
     }
     assert count.describe()["idempotent"] is False
 

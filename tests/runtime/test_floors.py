@@ -154,3 +154,15 @@ def test_the_beginning_of_time_is_no_trouble() -> None:
     clock.now += 0.6
     clock.claim(job(1)._replace(available_at=first), asked=5)
     assert clock.claim(asked=3) in (START, *(Mark(first - b, START.id) for b in (MARGIN, NEAR)))
+
+
+def test_a_job_that_was_left_ready_is_not_passed_over() -> None:
+    """Its slot went to another claim in that moment: the next claim must see it."""
+    floors = Floors()
+    reaches = floors.reach(["q"], 0.0)
+    floors.learn(reaches, {"q": 1}, {"q": [job(1)]}, 0.0, 0.0)
+    reaches = floors.reach(["q"], 0.01)
+    floors.learn(reaches, {"q": 1}, {"q": [job(5)]}, 0.01, 0.01, {"q"})
+    marks = floors.floors(floors.reach(["q"], 0.02), [STRICT])
+    assert marks is not None
+    assert marks[0] == Mark(NOW + SECOND, UUID(int=1))

@@ -18,7 +18,9 @@ from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queu
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
 from jobs_sql.enqueue import wake_queue
+from jobs_sql.slot import sweep_slots
 from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
+from tests.schema.copying import copy_one
 from tests.schema.ship import Ship
 from tests.sql.calls import (
     Item,
@@ -34,6 +36,8 @@ from tests.sql.calls import (
     settle,
     undo,
 )
+from tests.sql.keys import keyed, promote, tokens
+from tests.sql.keys import take as claim_keyed
 from tests.sql.registering import live_and_leave
 from tests.sql.staging import claim as claim_outbox
 from tests.sql.staging import publish, stage, take
@@ -261,6 +265,11 @@ class TestWorking:
         owner.execute(grants("worker", app).encode())
         check(conn)
         done, failed, lapsing = running(conn), running(conn, name="m"), running(conn, name="o")
+        keyed(conn), keyed(conn)
+        (one,) = tokens(claim_keyed(conn)["claimed"])
+        settle(conn, Settle(one))
+        assert promote(conn, "k", most=1, tidy=True) == []
+        assert sweep_slots(conn, after=one[0], most=1) == []
         assert renew(conn, [done, failed, lapsing])
         listen_wake(conn)
         notify_probe(conn, nonce="n")
@@ -287,7 +296,7 @@ class TestWorking:
         held, lapsing, failed = (running(owner, idempotency_key=key) for key in "abc")
         lapse(owner, lapsing[0])
         settle(owner, dead(failed))
-        waiting = made(owner)
+        waiting = keyed(owner)
         answers = cancel_many(conn, [held[0], lapsing[0], waiting, failed[0]])
         outcomes = [answer.outcome for answer in answers]
         assert outcomes == ["requested", "cancelled", "cancelled", "finished"]
@@ -337,28 +346,6 @@ class TestWorking:
         assert queue_stats(conn)[0].running == 1
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             get_job(conn, held[0])
-
-
-def copy_one(conn: Connection[Any]) -> None:
-    """One job by CopyJobs."""
-    from jobs_sql.enqueue import CopyJobsParams, copy_jobs
-
-    rows = [
-        CopyJobsParams(
-            id=new_id(),
-            run_id=new_id(),
-            queue="q",
-            name="n",
-            tenant="",
-            priority=0,
-            max_attempts=1,
-            dead_letter=True,
-            traceparent=None,
-            enqueued_by=None,
-            input="{}",
-        )
-    ]
-    assert copy_jobs(conn, rows) == 1
 
 
 # Everything in it raises when touched.

@@ -75,6 +75,9 @@ def enqueue(conn: Connection[Any], **over: Any) -> UUID | None:
         "dead_letter": True,
         "idempotency_scope": "live",
         "idempotency_key": None,
+        "concurrency_key": None,
+        "concurrency_limit": 1 if "concurrency_key" in over else None,
+        "when_busy": "wait" if "concurrency_key" in over else None,
         "traceparent": None,
         "enqueued_by": None,
         "input": "{}",
@@ -103,6 +106,7 @@ class Item:
     run_at: dt.datetime | None = None
     delay: dt.timedelta = NOTHING
     input: str = "{}"
+    concurrency_key: str | None = None
 
 
 def enqueue_many(
@@ -118,6 +122,9 @@ def enqueue_many(
         "run_ats": [item.run_at for item in items],
         "delays": [item.delay for item in items],
         "idempotency_keys": [item.key for item in items],
+        "concurrency_keys": [item.concurrency_key for item in items],
+        "concurrency_limit": 1 if any(item.concurrency_key for item in items) else None,
+        "when_busy": "wait" if any(item.concurrency_key for item in items) else None,
         "inputs": [item.input for item in items],
         "queue": "q",
         "name": "n",
@@ -211,6 +218,9 @@ def claim(
     lease: dt.timedelta = MINUTE,
     rescue: bool = False,
     rescue_limit: int = 100,
+    limits: Mapping[str, int] | None = None,
+    park_limit: int = 100,
+    sweep: bool = False,
     **steer: Any,
 ) -> list[claim_sql.ClaimJobsRow]:
     """`ClaimJobs`; a bare number asks the queue ``q``. ``steer``: see `STRAIGHT`."""
@@ -225,6 +235,10 @@ def claim(
             lease=lease,
             rescue=rescue,
             rescue_limit=rescue_limit,
+            limited=list(limits or {}),
+            limits=list((limits or {}).values()),
+            park_limit=park_limit,
+            sweep=sweep,
             **(STRAIGHT | steer),
         ),
     )
@@ -300,7 +314,7 @@ def dead(held: Held, message: str = "no way") -> Settle:
 
 
 def settle_rows(
-    conn: Connection[Any], asked: Sequence[Settle], *, worker: str = "w1"
+    conn: Connection[Any], asked: Sequence[Settle], *, worker: str = "w1", release: bool = True
 ) -> list[settle_sql.SettleJobsRow]:
     """`SettleJobs`, the rows as they come."""
     return strict(
@@ -316,6 +330,7 @@ def settle_rows(
             tracebacks=[one.traceback for one in asked],
             results=[one.result for one in asked],
             worker=worker,
+            release=release,
         ),
     )
 

@@ -101,6 +101,10 @@ class TestSlots:
             lease=MINUTE,
             rescue=False,
             rescue_limit=0,
+            limited=[],
+            limits=[],
+            park_limit=0,
+            sweep=False,
             **STRAIGHT,
         )
         assert len(rows) == len({row.id for row in rows}) == 5
@@ -213,6 +217,7 @@ class TestTheRow:
             "traceparent": traceparent,
             "enqueued_by": "alice",
             "input": '{"a":  1, "a": 2}',
+            "concurrency_key": None,
         }
 
     @pytest.mark.parametrize("limit", [2**31 - 1, 2**31, 2**63 - 2])

@@ -170,6 +170,7 @@ class TestBurial:
             "revoked",
             "last_error",
             "stop_reason",
+            "result",
         }
         assert {key: grave[key] for key in grave.keys() - own} == {
             key: before[key] for key in grave.keys() - own

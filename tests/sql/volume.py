@@ -73,6 +73,10 @@ def claiming(queues: dict[str, int], *, rescue: bool = False, **steer: Any) -> d
         "lease": MINUTE,
         "rescue": rescue,
         "rescue_limit": 100,
+        "limited": [],
+        "limits": [],
+        "park_limit": 100,
+        "sweep": False,
         **STRAIGHT,
         **steer,
     }
@@ -104,6 +108,7 @@ def settling(held: Iterable[Held], *outcomes: str, error: bool = False) -> dict[
         "tracebacks": [None] * count,
         "results": [None] * count,
         "worker": "w1",
+        "release": True,
     }
 
 

@@ -1,7 +1,8 @@
--- what:     live jobs, finished jobs, failed attempts, outcome counters, pauses, applied migrations
+-- what:     live jobs, finished jobs, failed attempts, outcome counters, slots, pauses, applied
+--           migrations
 -- lock:     none on existing objects
 -- time:     constant
--- rollback: drop the six tables
+-- rollback: drop the seven tables
 
 create table jobs.migration (
     version integer not null,
@@ -29,6 +30,7 @@ create table jobs.job (
     lease_expires_at timestamptz,
     rescue_at timestamptz,
     cancel_requested_at timestamptz,
+    waiting_since timestamptz,
     claims bigint not null default 0,
     revoked bigint not null default 0,
     attempt bigint not null default 0,
@@ -73,6 +75,8 @@ create table jobs.job (
         and (concurrency_key is null) = (when_busy is null)
         and concurrency_limit >= 1
         and when_busy in ('wait', 'fail')
+        -- with the name of a queue it fits into an entry of an index
+        and octet_length(concurrency_key) between 1 and 1800
     ),
     constraint job_priority_check check (priority between 0 and 3),
     -- what Python cannot read would fail the whole claim that returns it, for all the others in it
@@ -115,6 +119,16 @@ create index job_running_idx on jobs.job (queue, rescue_at) where state = 'runni
 create unique index job_unique_idx on jobs.job (name, tenant, unique_key)
 where unique_key is not null;
 
+-- Keyed concurrency. Jobs without a key are in neither index. Blocked: the line of a key, apart for
+-- each queue, because a queue that is paused or served by nobody must not hold up the others of a
+-- shared key.
+create index job_blocked_idx on jobs.job (concurrency_key, queue, priority, waiting_since, id)
+where state = 'blocked';
+
+-- Those of a key that are ready: to count whom a free slot is promised to, and to park newcomers.
+create index job_keyed_idx on jobs.job (concurrency_key, queue, priority, available_at, id)
+where state = 'ready' and concurrency_key is not null;
+
 comment on table jobs.job is 'Live jobs: ready (due or not), running, suspended, blocked. Finished ones are moved to jobs.settled.';
 comment on column jobs.job.id is 'UUID version 7 made by the enqueuing process, or supplied by the caller.';
 comment on column jobs.job.available_at is 'Not claimed before this instant. Due time, delay and retry in one column.';
@@ -131,6 +145,7 @@ comment on column jobs.job.progress is 'How far the run says it is, from 0 to 1.
 comment on column jobs.job.progress_message is 'What the run says of its progress.';
 comment on column jobs.job.concurrency_limit is 'As declared when the job was enqueued.';
 comment on column jobs.job.concurrency_key is 'Jobs of one key run at most concurrency_limit at a time in the fleet. Null for no limit.';
+comment on column jobs.job.waiting_since is 'Its place in the line of its key: the due time with which it was parked first. Null for one that was never parked, or failed since: it stands behind those that wait.';
 comment on column jobs.job.when_busy is 'wait: blocked until the key has room. fail: ended as refused.';
 comment on column jobs.job.last_error is 'Type and message of the newest failed attempt. The whole of it is in jobs.attempt.';
 comment on column jobs.job.unique_key is 'SHA-256 of the idempotency key while this job holds it.';
@@ -169,6 +184,8 @@ create table jobs.settled (
     tenant text not null,
     idempotency_scope text not null,
     idempotency_key text,
+    concurrency_limit bigint,
+    when_busy text,
     concurrency_key text,
     traceparent text,
     enqueued_by text,
@@ -195,6 +212,8 @@ comment on column jobs.settled.stop_reason is 'Why a job that did not complete w
 comment on column jobs.settled.progress is 'As last said by the run, from 0 to 1.';
 comment on column jobs.settled.progress_message is 'What the run last said of its progress.';
 comment on column jobs.settled.concurrency_key is 'The key that limited how many ran at a time, if any.';
+comment on column jobs.settled.concurrency_limit is 'As declared when the job was enqueued. For a requeue.';
+comment on column jobs.settled.when_busy is 'As declared when the job was enqueued. For a requeue.';
 comment on column jobs.settled.result is 'What the function of a completed job returned, as JSON text. Null where it returned nothing.';
 comment on column jobs.settled.cancel_requested_at is 'When a cancel was asked for, if ever. A job that completed all the same keeps it.';
 
@@ -228,6 +247,34 @@ create index counter_bucket_idx on jobs.counter (bucket, name, outcome);
 comment on table jobs.counter is 'Deltas of outcomes by job name and minute, inserted by the settling statement. Sum amount.';
 comment on column jobs.counter.bucket is 'Start of the minute.';
 comment on column jobs.counter.outcome is 'completed, retried, failed, dead, cancelled, refused, rescued.';
+
+-- Keyed concurrency: a running job with a key holds one slot of it. The primary key is what keeps a
+-- limit, nobody counts and then acts. A slot has no expiry: it lives and dies with the lease of its
+-- job. Only autocommitted statements of the library write here, so that nobody waits for a
+-- transaction of somebody else.
+create table jobs.slot (
+    slot bigint not null,
+    job_id uuid not null,
+    concurrency_key text not null,
+    constraint slot_pkey primary key (concurrency_key, slot),
+    constraint slot_job_key unique (job_id),
+    constraint slot_number_check check (slot >= 1)
+) with (
+    -- as many rows as keyed jobs run, all of them new every time
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 10000,
+    -- vacuum of a hot, small table must finish, not be polite
+    autovacuum_vacuum_cost_delay = 0,
+    -- giving pages back takes an access exclusive lock, which every claim would wait for
+    vacuum_truncate = false
+);
+
+comment on table jobs.slot is 'One row for each slot of a concurrency key that is held. Its job is running, or has just ended.';
+comment on column jobs.slot.slot is 'From 1 to the limit.';
+comment on column jobs.slot.job_id is 'The holder, through rescues and renewals until its settle or burial.';
 
 create table jobs.pause (
     kind text not null,
