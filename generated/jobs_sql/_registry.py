@@ -822,7 +822,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="0754e8278a9e605ba8801223619ff949a4a3b1a6ea26d60877b3e34bb7cd77f9",
+        sha256="3ce2530f18e0d271c2d4529ed6f294cf2cadb019b26ecb2953dc7fd73fb9c007",
     ),
     "ClaimOutbox": Statement(
         name="ClaimOutbox",
