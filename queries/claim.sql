@@ -4,8 +4,8 @@
 --     a concurrency key only as many as the key has room for: the others are parked in the line of
 --     their key (blocked), or refused where they were declared not to wait.
 --     It looks from the oldest due job of each priority, in strict order. @turns is another order
---     of the priorities, @mosts how many of each, @floor_ats and @floor_ids the place behind which to
---     begin: four entries a queue in that order, or none. @chosen are jobs to claim beside.
+--     of the priorities, @mosts how many of each, @floor_ats and @floor_ids the place behind which
+--     to begin: four entries a queue in that order, or none. @chosen are jobs to claim beside.
 -- callers: jobs.worker (every pass of a worker that has a free slot)
 -- tx: own autocommitted statement; in one transaction behind ChooseJobs where tenants are limited
 -- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
