@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +77,14 @@ def running(
     *,
     server_port: int = 5432,
     settings: Mapping[str, str] = {},
+    roles: Iterable[str] = (),
     timeout: float = 10.0,
 ) -> Iterator[PgBouncer]:
     """A pooler in transaction mode with two server connections, for the length of the block.
 
     root: a directory for its files and its socket; server_dir: the server's socket directory.
     settings: further or other settings of the section [pgbouncer].
+    roles: who may connect besides the superuser.
     Raises PgBouncerError when it is not installed or does not answer within ``timeout`` seconds.
     """
     program = find()
@@ -94,7 +96,7 @@ def running(
     root.mkdir(parents=True, exist_ok=True)
     config, users, log = root / "pgbouncer.ini", root / "users.txt", root / "log"
     config.write_text(_ini(root, server_dir, server_port, settings))
-    users.write_text('"postgres" ""\n')
+    users.write_text("".join(f'"{role}" ""\n' for role in ("postgres", *roles)))
     for path in (root, config, users):
         user.give(path)
     process = spawn([program, config], stdout=log, user=user, death="KILL")

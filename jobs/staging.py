@@ -203,8 +203,8 @@ def _stage_many(target: Target, chunks: Sequence[Sequence[Row]]) -> Plan[list[St
             max_attempts=target.max_attempts,
             dead_letter=target.dead_letter,
             idempotency_scope=target.idempotency_scope,
-            concurrency_limit=None,
-            when_busy=None,
+            concurrency_limit=target.concurrency_limit,
+            when_busy=target.when_busy,
             traceparent=target.traceparent,
             enqueued_by=target.enqueued_by,
             ids=[row.id for row in rows],
@@ -214,7 +214,7 @@ def _stage_many(target: Target, chunks: Sequence[Sequence[Row]]) -> Plan[list[St
             run_ats=[row.run_at for row in rows],
             delays=[row.delay for row in rows],
             idempotency_keys=[row.key for row in rows],
-            concurrency_keys=[None for row in rows],
+            concurrency_keys=[row.concurrency_key for row in rows],
             inputs=[row.input for row in rows],
         )
     return [Staged(row.id, row.run_id) for rows in chunks for row in rows]

@@ -112,6 +112,15 @@ with /* jobs:claim_outbox */ waiting as materialized (
     limit 1
 ),
 
+founded as (
+    insert into jobs.relay (name)
+    select 'outbox'::text
+    where
+        exists (select 1 from waiting)
+        and not exists (select 1 from jobs.relay as r where r.name = 'outbox')
+    on conflict (name) do nothing /* for the next look, should somebody have emptied the table */
+),
+
 taken as (
     update jobs.relay as r
     set
@@ -243,8 +252,7 @@ marked as (
         parked_at = null
     from asked as a
     where
-        o.id = a.id
-        and o.id = any(array(select b.id from asked as b))
+        o.id = a.id /* without = any(): few rows are expected, so the key is probed for each */
         and o.published_at is null
         and exists (select 1 from fence)
     returning o.id

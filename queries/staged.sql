@@ -131,6 +131,7 @@ select /* jobs:read_outbox_stats */
             select 1
             from jobs.outbox as o
             where o.published_at is null and o.parked_at is null
+            order by o.staged_at, o.id
             limit @most::integer
         ) as w
     )::bigint as waiting,
@@ -140,6 +141,7 @@ select /* jobs:read_outbox_stats */
             select 1
             from jobs.outbox as o
             where o.parked_at is not null
+            order by o.staged_at, o.id
             limit @most::integer
         ) as p
     )::bigint as parked,

@@ -822,7 +822,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="3ce2530f18e0d271c2d4529ed6f294cf2cadb019b26ecb2953dc7fd73fb9c007",
+        sha256="d95ecc5981065f2e5ed9ee71317294d5a3d323af86cffb1b6ef97f83cd179436",
     ),
     "ClaimOutbox": Statement(
         name="ClaimOutbox",
@@ -1056,7 +1056,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -1403,7 +1403,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2719,7 +2719,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3748,7 +3748,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -4823,7 +4823,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -5021,7 +5021,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -5318,7 +5318,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5709,7 +5709,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -6270,7 +6270,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6636,7 +6636,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="f1d46bd12fdd7b209feb1c2eb5f28193751216025845a006f5d88322e9772afe",
+        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -7010,7 +7010,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="bfe2bbbed27dd1f4ee6ca0b563276fdf4e7f06459895f2ea872ebb3041067fd0",
+        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
     ),
     "SweepSlots": Statement(
         name="SweepSlots",

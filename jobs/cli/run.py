@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
+from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.cli.worker import add_queues, queues_of
 from jobs.relay import Relay
@@ -54,6 +55,7 @@ def add_parser(sub: Subcommands) -> None:
         help="how long a stop waits for running jobs before it hands them back (default: 30)",
     )
     add_listening(parser, "enqueues and stages")
+    add_running(parser)
     add_log_level(parser)
     parser.set_defaults(run=run)
 
@@ -69,18 +71,20 @@ def run(args: argparse.Namespace) -> int:
             services.append(Scheduler(dsn, registry, name=name))
         if not args.no_relay:
             services.append(Relay(dsn, args.to, name=name, listen=listen))
-        if len(registry):
-            services.append(
-                Worker(
-                    dsn,
-                    registry,
-                    dict(args.queue) or queues_of(registry),
-                    name=name,
-                    drain=args.drain,
-                    listen=listen,
+        async with running(args, dsn) as given:
+            if len(registry):
+                services.append(
+                    Worker(
+                        dsn,
+                        registry,
+                        dict(args.queue) or queues_of(registry),
+                        name=name,
+                        drain=args.drain,
+                        listen=listen,
+                        **given,
+                    )
                 )
-            )
-        await run_together(services)
+            await run_together(services)
 
     serve(work(), args.log_level)
     return 0

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
+from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.registry import Registry
 from jobs.worker import Worker
@@ -58,6 +59,7 @@ def add_parser(sub: Subcommands) -> None:
         "heard)",
     )
     add_listening(parser, "enqueues")
+    add_running(parser)
     parser.add_argument(
         "--until-idle",
         action="store_true",
@@ -70,20 +72,26 @@ def add_parser(sub: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises what `jobs.Worker` raises."""
     registry = load_registry(args.target)
-    queues = dict(args.queue) or queues_of(registry)
-    worker = Worker(
-        dsn_of(args),
-        registry,
-        queues,
-        name=args.name,
-        lease=args.lease,
-        poll=args.poll,
-        idle_poll=args.idle_poll,
-        drain=args.drain,
-        listen=listen_of(args),
-    )
-    serve(worker.run(until_idle=args.until_idle), args.log_level)
+    serve(_run(args, registry), args.log_level)
     return 0
+
+
+async def _run(args: argparse.Namespace, registry: Registry) -> None:
+    dsn = dsn_of(args)
+    async with running(args, dsn) as given:
+        worker = Worker(
+            dsn,
+            registry,
+            dict(args.queue) or queues_of(registry),
+            name=args.name,
+            lease=args.lease,
+            poll=args.poll,
+            idle_poll=args.idle_poll,
+            drain=args.drain,
+            listen=listen_of(args),
+            **given,
+        )
+        await worker.run(until_idle=args.until_idle)
 
 
 def add_queues(parser: argparse.ArgumentParser) -> None:

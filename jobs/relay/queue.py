@@ -27,6 +27,14 @@ _REFUSALS: Final = (
     errors.RaiseException,
 )
 
+# Others who have not ended yet keep a key that one row of the batch needs: those before it pass.
+_CONTENTION: Final = (
+    EnqueueContended,
+    errors.LockNotAvailable,
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+)
+
 Work: TypeAlias = Callable[
     [AsyncConnection[Any], Sequence[Message]], Coroutine[Any, Any, list[Outcome]]
 ]
@@ -67,7 +75,7 @@ async def publish(link: Link, messages: Sequence[Message], seconds: float, work:
     try:
         done = await link.call(lambda conn: work(conn, messages), seconds)
         return Published(len(done), outcomes=done)
-    except (*_REFUSALS, EnqueueContended) as error:
+    except (*_REFUSALS, *_CONTENTION) as error:
         if len(messages) == 1:
             return _stopped([], error)
     done = []
@@ -77,7 +85,7 @@ async def publish(link: Link, messages: Sequence[Message], seconds: float, work:
             break
         try:
             done += await link.call(functools.partial(_one, work, message), left)
-        except (*_REFUSALS, EnqueueContended) as error:
+        except (*_REFUSALS, *_CONTENTION) as error:
             return _stopped(done, error)
     return Published(len(done), outcomes=done)
 
@@ -87,7 +95,7 @@ async def _one(work: Work, message: Message, conn: AsyncConnection[Any]) -> list
 
 
 def _stopped(done: Sequence[Outcome], error: Exception) -> Published:
-    refused = not isinstance(error, EnqueueContended)
+    refused = not isinstance(error, _CONTENTION)
     return Published(len(done), error=error, refused=refused, outcomes=done)
 
 

@@ -392,9 +392,9 @@ async def _send(
         dead_letters=[target.dead_letter for target in targets],
         idempotency_scopes=[target.idempotency_scope for target in targets],
         idempotency_keys=[row.key for row in rows],
-        concurrency_keys=[None for _ in rows],
-        concurrency_limits=[None for _ in rows],
-        when_busys=[None for _ in rows],
+        concurrency_keys=[row.concurrency_key for row in rows],
+        concurrency_limits=[target.concurrency_limit for target in targets],
+        when_busys=[target.when_busy for target in targets],
         inputs=[row.input for row in rows],
         enqueued_by=f"task {one.name}",
     )

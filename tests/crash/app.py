@@ -175,6 +175,18 @@ async def fail_once(input: Nap, run: jobs.Run) -> None:
     note(run, "end")
 
 
+@job(name="one_at_a_time", concurrency=1)
+async def one_at_a_time(input: Nap, run: jobs.Run) -> None:
+    """Wait, while no other of this name runs in the fleet."""
+    note(run, "start")
+    try:
+        await asyncio.sleep(input.seconds)
+    except asyncio.CancelledError:
+        note(run, "cancelled")
+        raise
+    note(run, "end")
+
+
 @job(queue="other")
 async def elsewhere(_: Nap, run: jobs.Run) -> None:
     """Of another queue."""

@@ -55,7 +55,9 @@ class Fleet:
     def kill(self, name: str) -> None:
         """SIGKILL, whatever it is doing."""
         self.killed_leaders += name == self.leader()
-        self.living.pop(name).kill()
+        process = self.living.pop(name)
+        assert process.returncode is None, process.describe()
+        process.kill()
 
 
 def check(conn: Connection[Any], least: dict[str, int]) -> None:

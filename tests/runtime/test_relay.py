@@ -16,6 +16,7 @@ import jobs
 import jobs.outbox
 from jobs.relay import Message, Outcome, Published
 from jobs.relay import publisher as publisher_module
+from jobs.service.link import Target
 from tests.runtime.relaying import (
     Taker,
     make,
@@ -56,6 +57,20 @@ class TestPublishing:
         assert all(row.published_at is not None for row in found)
         runs = rows(to, "select id, run_id from jobs.job")
         assert {(row.id, row.run_id) for row in runs} == {(row.id, row.run_id) for row in found}
+
+    async def test_a_limit_on_concurrency_goes_along(self, database: str, to: str) -> None:
+        def limited_fn(input: Input) -> None: ...
+
+        limit = jobs.Concurrency(key=lambda input: f"k{input.n}", limit=2, when_busy="fail")
+        limited = job(name="limited", concurrency=limit)(limited_fn)
+        stage(database, 1, handle=limited)
+        with psycopg.connect(to, autocommit=True) as conn:
+            limited.enqueue(conn, Input(n=1))
+        await make(database, to).run_until_idle()
+        found = rows(to, "select concurrency_key, concurrency_limit, when_busy from jobs.job")
+        assert len(found) == 2
+        assert found[0] == found[1]
+        assert found[0][1:] == (2, "fail")
 
     async def test_what_is_staged_while_it_serves(self, database: str, to: str) -> None:
         async with relaying(database, to):
@@ -125,6 +140,26 @@ class TestPublishing:
             await asyncio.gather(*churning)
         assert {row.outcome for row in outbox(database)} <= {"created", "existing"}
         assert {row.refusals for row in outbox(database)} == {0}
+
+    async def test_a_key_that_an_open_transaction_holds_stops_its_row_and_not_those_before(
+        self, database: str, to: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = Target.with_options
+        monkeypatch.setattr(
+            Target, "with_options", lambda target: real(target).replace("=5s", "=100ms")
+        )
+        keyed = job(name="keyed", idempotency_key=lambda input: f"k{input.n}")(_keyed)
+        with psycopg.connect(to) as other:
+            holder = keyed.enqueue(other, {"n": 2})
+            ids = stage(database, 1, 2, 3, handle=keyed)
+            async with relaying(database, to) as relay:
+                await until(lambda: relay.stats().failed >= 2, "two tries")
+                assert queued(to) == ids[:1]
+                assert "lock timeout" in outbox(database)[1].last_error
+                assert relay.stats().refused == 0
+                other.commit()
+                await until(lambda: relay.stats().published == 3, "the rest")
+        assert [row.published_as for row in outbox(database)] == [ids[0], holder.id, ids[2]]
 
 
 def _keyed(input: Input) -> None: ...

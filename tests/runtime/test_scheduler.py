@@ -85,6 +85,31 @@ class TestFiring:
         assert [row.enqueued_by for row in rows_found] == ["task one", "task two"]
         assert all(row.amount >= 2 for row in rows_found)
 
+    async def test_jobs_with_a_limit_for_a_key_keep_it(self, database: str):
+        @jobs.job(
+            tenant=jobs.NO_TENANT,
+            idempotency_key=jobs.NO_KEY,
+            concurrency=jobs.Concurrency(key=lambda i: str(i.n), limit=2),
+        )
+        def limited(_input: Input) -> None: ...
+
+        @each_second()
+        def mixed() -> Iterator[jobs.Entry]:
+            yield limited, Input(n=5)
+            yield work, Input()
+
+        async with scheduling(database, mixed, limited):
+            await until(lambda: fired(database, "mixed"), "a fire")
+        found = rows(
+            database,
+            "select distinct name, concurrency_key as key, concurrency_limit as most, when_busy"
+            " from jobs.job order by name",
+        )
+        assert [tuple(row) for row in found] == [
+            ("limited", limited.derive_concurrency_key(Input(n=5)), 2, "wait"),
+            ("work", None, None, None),
+        ]
+
     async def test_a_worker_beside_it_is_woken_and_runs_them(self, database: str):
         done = threading.Event()
 
@@ -165,6 +190,21 @@ class TestOperators:
             control.resume_task(conn, "ticking")
             await until(lambda: len(fired(database, "ticking")) > count, "it to go on")
         assert distinct_seconds(fired(database, "ticking"))  # what it missed was caught up
+
+    async def test_a_short_pause_does_not_outlast_its_end(
+        self, database: str, conn: Connection[Any]
+    ):
+        """Paused and resumed between two looks at what was changed, which see no difference."""
+        store(database, "ticking")
+        rarely = {"lease": timedelta(minutes=5), "refresh": timedelta(minutes=1)}
+        async with scheduling(database, **rarely) as scheduler:
+            plans = scheduler._dispatcher._plans
+            await until(lambda: fired(database, "ticking"), "a fire")
+            control.pause_task(conn, "ticking")
+            await until(lambda: plans["ticking"].paused, "a fire to meet the pause")
+            control.resume_task(conn, "ticking")
+            count = len(fired(database, "ticking"))
+            await until(lambda: len(fired(database, "ticking")) > count, "it to go on")
 
     async def test_a_schedule_made_at_run_time_fires(self, database: str, conn: Connection[Any]):
         async with scheduling(database):

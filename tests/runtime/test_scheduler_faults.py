@@ -17,6 +17,7 @@ from psycopg.types.json import Json
 
 import jobs
 import jobs.control as control
+from jobs.scheduler.dispatcher import Dispatcher
 from tests.lint import tree
 from tests.runtime.ticking import (
     SECOND,
@@ -142,6 +143,28 @@ class TestFunctions:
         occurrences = [datetime.fromisoformat(one) for one in fired(database, "raising")]
         assert occurrences == sorted(set(occurrences))
         assert logged(caplog, "jobs.scheduler.task_failed") != []
+
+    async def test_what_cannot_fire_is_waited_for(
+        self, database: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        """A schedule that is due and fails is no reason to go round without a pause."""
+        rounds = 0
+        honest = Dispatcher._round
+
+        async def counted(self: Dispatcher) -> None:
+            nonlocal rounds
+            rounds += 1
+            await honest(self)
+
+        monkeypatch.setattr(Dispatcher, "_round", counted)
+
+        @each_second()
+        def failing() -> list[jobs.Entry]:
+            raise KeyError("always")
+
+        async with scheduling(database, failing) as scheduler:
+            await until(lambda: scheduler.stats().failed >= 2, "two tries")
+            assert rounds < 200
 
     async def test_what_does_not_fit_a_model(self, database: str):
         @each_second()

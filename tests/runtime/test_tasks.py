@@ -285,6 +285,22 @@ class TestFireByHand:
         assert caught.value.index == 1
         assert conn.execute("select count(*) from jobs.job").fetchone() == (0,)
 
+    def test_all_or_nothing_where_the_database_refuses_one(
+        self, connect: Any, conn: Connection[Any]
+    ):
+        @jobs.task(**NIGHTLY)
+        def both() -> Iterator[jobs.Entry]:
+            yield keyless, Input(n=1)
+            yield keyed, Input(n=1)
+
+        other = connect(autocommit=False)
+        keyed.enqueue(other, Input(n=1))
+        conn.execute("set lock_timeout = '100ms'")
+        with pytest.raises(jobs.EnqueueContended):
+            both.fire(conn)
+        other.rollback()
+        assert conn.execute("select count(*) from jobs.job").fetchone() == (0,)
+
     def test_items_bring_options(self, conn: Connection[Any]):
         @jobs.task(**NIGHTLY)
         def later() -> Iterator[jobs.Entry]:

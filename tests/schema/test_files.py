@@ -46,8 +46,8 @@ SAID_BY_TABLE = {
     "migration.version",
     "pause.kind",
 }
-# Columns that jobs.settled and jobs.outbox share with jobs.job, and ids of other tables' rows.
-SAME_AS = {"settled": "job", "attempt": "settled", "outbox": "job"}
+# Columns that other tables share with jobs.job, and ids of other tables' rows.
+SAME_AS = {"settled": "job", "attempt": "settled", "outbox": "job", "slot": "job"}
 
 
 def uncommented(conn: Connection[Any]) -> list[str]:

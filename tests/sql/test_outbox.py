@@ -99,8 +99,20 @@ class TestOrder:
 
 class TestLease:
     def test_is_not_taken_where_nothing_waits(self, conn: Conn) -> None:
+        before = one(conn, "select token from jobs.relay")
         assert claim(conn) == []
-        assert one(conn, "select token from jobs.relay") == 1
+        assert one(conn, "select token from jobs.relay") == before
+
+    def test_its_row_is_put_back_where_somebody_has_removed_it(self, conn: Conn) -> None:
+        """A test suite that empties all tables, say. Old tokens stay worthless."""
+        row = stage(conn)
+        stale = take(conn)
+        conn.execute("truncate jobs.relay")
+        assert claim(conn, stale) == []
+        token = take(conn)
+        assert token > stale
+        assert mark(conn, stale, [row]) == (False, 0)
+        assert ids(claim(conn, token)) == [row]
 
     def test_has_one_holder(self, conn: Conn) -> None:
         row = stage(conn)

@@ -115,6 +115,10 @@ class TestACatchUpThatIsInterrupted:
         due = due_now(table, "skip", 10, watermark.astimezone(table.tz), now.astimezone(table.tz))
         assert due is not None
         assert due.occurrence == now
+        later = (now + timedelta(hours=2)).astimezone(table.tz)
+        due = due_now(table, "run_once", 10, watermark, later)
+        assert due is not None
+        assert (due.watermark, due.watermark.tzinfo) == (later, UTC)
 
 
 class TestBisection:

@@ -7,7 +7,7 @@ comment would be unused, which is an error as well.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Never, assert_type
 from uuid import UUID
@@ -18,6 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from pydantic import BaseModel, RootModel
 
 import jobs
+from jobs.control import Schedule, create_schedule, pause_task
 
 
 class Onboard(BaseModel):
@@ -245,3 +246,34 @@ def failing(conn: Connection[Any], order: Onboard) -> UUID | None:
         assert_type(error.index, int | None)
         raise
     return None
+
+
+# --- schedules
+
+
+@jobs.task(cron="0 3 * * *", tz="Europe/Zurich", catch_up="run_once")
+def nightly(at: datetime) -> Iterator[jobs.Entry]:
+    yield count, Other(number=at.hour)
+    yield onboard, jobs.Item({"org_id": "0"}, priority=1)
+
+
+@jobs.task(every=timedelta(minutes=10))
+def often() -> list[tuple[jobs.JobHandle[Other, int], Other]]:
+    return [(count, Other(number=1))]
+
+
+assert_type(nightly, jobs.TaskHandle)
+assert_type(nightly.next(datetime.now(UTC), 5), list[datetime])
+jobs.task(cron="0 3 * * *", tz="UTC", catch_up="always")  # type: ignore[arg-type]
+jobs.task(cron="0 3 * * *", tz="UTC")(count)  # type: ignore[call-overload]
+
+
+def fire_by_hand(conn: Connection[DictRow]) -> None:
+    assert_type(often.fire(conn), list[jobs.Enqueued])
+    assert_type(create_schedule(conn, "x", count, Other(number=1), every=timedelta(1)), Schedule)
+    create_schedule(conn, "x", count, Onboard(org_id=UUID(int=0), email=""))  # type: ignore[misc]
+
+
+async def fire_by_hand_async(conn: AsyncConnection[Any]) -> None:
+    assert_type(await nightly.fire(conn), list[jobs.Enqueued])
+    assert_type(await pause_task(conn, "x"), bool)

@@ -96,7 +96,8 @@ comment on column jobs.outbox.run_at is 'Not before this instant, as the caller 
 comment on column jobs.outbox.delay is 'How long after staged_at it is due, where run_at is null.';
 
 create table jobs.relay (
-    token bigint not null default 1,
+    -- above every token that a row which was deleted can have had
+    token bigint not null default (extract(epoch from clock_timestamp()) * 1000000)::bigint,
     expires_at timestamptz not null default clock_timestamp(),
     holder text,
     name text not null,
