@@ -63,9 +63,7 @@ async def test_low_ones_get_their_share_under_a_flood_of_high_ones(
         @job(name="high")
         async def high(_: Input) -> None:
             nonlocal high_done
-            await asyncio.sleep(
-                0.002
-            )  # so that little is claimed ahead
+            await asyncio.sleep(0.002)  # so that little is claimed ahead
             high_done += 1
             number = next(flood)
             if low_done < enough:  # one for each that has ended, and for each tenth a second one
