@@ -19,8 +19,10 @@
 --     primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried.
 -- clock: now() for what is due and for the lease, so a slow statement shortens the lease, never
 --     lengthens it
--- rows: verdict claimed (run it), buried or refused (already ended here, tell the settle hook). In
---     no order. Never more claimed of a queue than its free slots; the queues asked are distinct.
+-- rows: verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without
+--     a dead letter), because the lease lapsed on the last attempt; refused; cancelled (the lease
+--     lapsed, and a cancel had been asked for or a waiting sibling does the work). In no order.
+--     Never more claimed of a queue than its free slots; the queues asked are distinct.
 --     Other verdicts are no jobs, and only the key and the queue of their rows mean something:
 --     parked (jobs of this key were parked: promote it once this has committed), again (a slot of
 --     this key went to another claim, and the job was left ready: claim again), blocked (with
@@ -693,7 +695,7 @@ select
 from claimed as c
 union all
 select
-    'buried'::text,
+    (case l.fate when 'dead' then 'buried' else l.fate end)::text,
     l.id,
     l.run_id,
     l.queue,

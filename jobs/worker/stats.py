@@ -186,7 +186,7 @@ def account_ended(
         )
         return "refused", "refused", REFUSED, "its concurrency key was in full use"
     stats.buried += 1
-    if row.attempt < row.max_attempts:
+    if row.verdict == "cancelled":
         logger.info(
             "job %s (%s) was ended as cancelled when its lease lapsed",
             row.id,
@@ -206,4 +206,5 @@ def account_ended(
             "stop_reason": "lease lapsed",
         },
     )
-    return "dead", "lease lapsed", LAPSED, "its lease lapsed in the last attempt"
+    outcome: SettledOutcome = "failed" if row.verdict == "failed" else "dead"
+    return outcome, "lease lapsed", LAPSED, "its lease lapsed in the last attempt"

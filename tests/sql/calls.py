@@ -338,10 +338,16 @@ def settle_rows(
 def settle(
     conn: Connection[Any], *asked: Settle | Held, worker: str = "w1"
 ) -> list[tuple[str, str | None]]:
-    """`SettleJobs`; (verdict, state) in the order asked. A bare pair is one completed."""
+    """`SettleJobs`; (verdict, state) in the order asked. A bare pair is one completed.
+
+    Of a repeat only the verdict: what became of the job meanwhile is not its doing.
+    """
     items = [one if isinstance(one, Settle) else Settle(one) for one in asked]
     rows = settle_rows(conn, items, worker=worker)
-    answers = {(row.id, row.claims): (row.verdict, row.state) for row in rows}
+    answers = {
+        (row.id, row.claims): (row.verdict, row.state if row.verdict == "landed" else None)
+        for row in rows
+    }
     assert len(answers) == len(rows) == len({one.held for one in items}), "one answer for each pair"
     return [answers[one.held] for one in items]
 
