@@ -46,6 +46,7 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "limits": "'{}'",
             "park_limit": "500",
             "sweep": "false",
+            "ahead": "false",
             "worker": "'pgbench'",
             "lease": "'30 s'",
             **dict.fromkeys(("turns", "mosts", "floor_ats", "floor_ids", "chosen"), "'{}'"),

@@ -17,6 +17,8 @@
 --     slot_job_key, job_blocked_idx, job_keyed_idx
 -- fence: raises claims on each row; a rescue also sets revoked to the token it took away. The
 --     primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried.
+--     A job claimed with @ahead may not have begun when its lease lapses: that attempt does not
+--     count, once, since no rescue is @ahead.
 -- clock: now() for what is due and for the lease, so a slow statement shortens the lease, never
 --     lengthens it
 -- rows: verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without
@@ -111,8 +113,9 @@ lapsed as materialized (
             j.input,
             case
                 when j.cancel_requested_at is not null then 'cancelled'
-                when j.attempt >= j.max_attempts and j.dead_letter then 'dead'
-                when j.attempt >= j.max_attempts then 'failed'
+                when
+                    j.attempt - case when j.ahead then 1 else 0 end >= j.max_attempts
+                    then case when j.dead_letter then 'dead' else 'failed' end
                 when
                     j.idempotency_scope = 'waiting'
                     and exists (
@@ -583,7 +586,8 @@ claimed as (
         worker = @worker::text,
         claims = j.claims + 1,
         revoked = case when j.state = 'running' then j.claims else j.revoked end,
-        attempt = j.attempt + 1,
+        attempt = case when j.state = 'running' and j.ahead then j.attempt else j.attempt + 1 end,
+        ahead = @ahead::boolean,
         last_error = case
             when j.state = 'running'
                 then

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from random import uniform
 from typing import Any, TypeAlias
@@ -284,7 +285,7 @@ class Claimer:
 
     async def _claim_steered(self, ask: Ask, began: float) -> list[ClaimJobsRow]:
         steering = self._demand.steering
-        ask = Ask({queue: ask.room[queue] for queue in sorted(ask.room)}, ask.rescue)
+        ask = replace(ask, room={queue: ask.room[queue] for queue in sorted(ask.room)})
         if steering.by_tenant:
             rows = await self._link.call(lambda conn: self._by_tenant(conn, ask, began), TIMEOUT)
         else:
@@ -323,6 +324,7 @@ class Claimer:
             limits=self._slots.limits,
             park_limit=_PARK_LIMIT,
             sweep=sweep,
+            ahead=ask.ahead,
             worker=self._config.name,
             lease=self._config.lease,
             **steer._asdict(),

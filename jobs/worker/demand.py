@@ -23,10 +23,12 @@ class Ask:
     Attributes:
         room: How many jobs of each queue, at least one each.
         rescue: Whether to look for lapsed leases as well. Then ``room`` is what can start at once.
+        ahead: Whether some queue is asked for more than can start at once.
     """
 
     room: dict[str, int]
     rescue: bool
+    ahead: bool = False
 
 
 class Demand:
@@ -66,7 +68,10 @@ class Demand:
             if (wanted := lane.room(now, rescue or lane.looked_at <= due))
         }
         room = self.steering.shrink(room)
-        return Ask(room, rescue) if room else None
+        if not room:
+            return None
+        ahead = any(wanted > self._lanes[queue].free for queue, wanted in room.items())
+        return Ask(room, rescue, ahead)
 
     def answered(self, ask: Ask, rows: Sequence[ClaimJobsRow], now: float) -> bool:
         """Note what an ask has found.
@@ -83,10 +88,13 @@ class Demand:
         found = dict.fromkeys(ask.room, 0)
         characters = dict.fromkeys(ask.room, 0)
         others = 0
+        seen_before: set[str] = set()
         for row in rows:
             if row.verdict == "claimed":
                 found[row.queue] += 1
                 characters[row.queue] += len(row.input)
+                if row.claims > 1:
+                    seen_before.add(row.queue)
             else:
                 others += 1
         more = others > 0
@@ -94,7 +102,9 @@ class Demand:
             lane = self._lanes[queue]
             lane.answered(asked, found[queue], characters[queue])
             more = more or 0 < found[queue] < asked
-            if ask.rescue and not others:  # after a burial there may be more
+            # There may be more after a burial, or where all that could be taken has been claimed
+            # before, as what is rescued was: a process that dies leaves a crowd.
+            if ask.rescue and not others and not (lane.hungry and queue in seen_before):
                 lane.looked_at = now
         return more
 

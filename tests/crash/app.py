@@ -89,6 +89,18 @@ async def hooked(input: Nap, run: jobs.Run) -> None:  # noqa: ARG001
     note(run, "start")
 
 
+@job(retry=jobs.Retry(attempts=1))
+async def quick(_: Nap) -> None:
+    """Does nothing, and may do it once."""
+
+
+@job(retry=jobs.Retry(attempts=1))
+async def crash(_: Nap, run: jobs.Run) -> None:
+    """Takes its process down."""
+    note(run, "crash")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @job()
 async def nap(input: Nap, run: jobs.Run) -> None:
     """Wait, and say how that ended."""

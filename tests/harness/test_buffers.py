@@ -24,6 +24,7 @@ CLAIM: dict[str, Any] = {
     "sweep": False,
     "worker": "w",
     "lease": timedelta(seconds=30),
+    "ahead": False,
     **STRAIGHT,
 }
 

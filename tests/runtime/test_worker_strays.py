@@ -166,6 +166,11 @@ class TestWhatIsFound:
                 free=[3],
                 rescue=False,
                 rescue_limit=0,
+                limited=[],
+                limits=[],
+                park_limit=0,
+                sweep=False,
+                ahead=False,
                 worker=name or self.NAME,
                 lease=timedelta(seconds=30),
             )

@@ -221,6 +221,7 @@ def claim(
     limits: Mapping[str, int] | None = None,
     park_limit: int = 100,
     sweep: bool = False,
+    ahead: bool = False,
     **steer: Any,
 ) -> list[claim_sql.ClaimJobsRow]:
     """`ClaimJobs`; a bare number asks the queue ``q``. ``steer``: see `STRAIGHT`."""
@@ -239,6 +240,7 @@ def claim(
             limits=list((limits or {}).values()),
             park_limit=park_limit,
             sweep=sweep,
+            ahead=ahead,
             **(STRAIGHT | steer),
         ),
     )

@@ -105,6 +105,7 @@ class TestSlots:
             limits=[],
             park_limit=0,
             sweep=False,
+            ahead=False,
             **STRAIGHT,
         )
         assert len(rows) == len({row.id for row in rows}) == 5

@@ -77,6 +77,7 @@ def claiming(queues: dict[str, int], *, rescue: bool = False, **steer: Any) -> d
         "limits": [],
         "park_limit": 100,
         "sweep": False,
+        "ahead": False,
         **STRAIGHT,
         **steer,
     }
