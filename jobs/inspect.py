@@ -84,6 +84,7 @@ class JobRecord(NamedTuple):
         last_error: Type and message of the newest failed attempt.
         idempotency_scope: ``live`` or ``waiting``.
         idempotency_key: The key it was enqueued with, if any.
+        concurrency_key: The key that limits how many run at the same time, if any.
         traceparent: W3C trace parent of the enqueue, if one was given.
         enqueued_by: Who asked, for audit. Never an authority.
         input: The payload as JSON text. None in a page, which does not read it.
@@ -115,6 +116,7 @@ class JobRecord(NamedTuple):
     last_error: str | None
     idempotency_scope: str
     idempotency_key: str | None
+    concurrency_key: str | None
     traceparent: str | None
     enqueued_by: str | None
     input: str | None = None
@@ -410,6 +412,7 @@ def _record(row: _Row, input: str | None = None, result: str | None = None) -> J
         last_error=row.last_error,
         idempotency_scope=row.idempotency_scope,
         idempotency_key=row.idempotency_key,
+        concurrency_key=row.concurrency_key,
         traceparent=row.traceparent,
         enqueued_by=row.enqueued_by,
         input=input,

@@ -1275,7 +1275,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "CreateSchedule": Statement(
         name="CreateSchedule",
@@ -2070,7 +2070,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -2329,7 +2329,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "the job, or nothing. Live and finished rows are read under one snapshot, so a job that is just being moved is seen exactly once.",
             "cost": "two unique probes",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by, result",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by, result",
         },
         params=(
             Parameter(
@@ -2511,6 +2511,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -2540,7 +2547,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "GetStaged": Statement(
         name="GetStaged",
@@ -2944,7 +2951,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -2963,7 +2970,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id desc, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulNewest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -3185,6 +3192,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -3200,7 +3214,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListJobsOldest": Statement(
         name="ListJobsOldest",
@@ -3219,7 +3233,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp() to tell ready from delayed, so that a job enqueued earlier in the same transaction reads as ready",
             "rows": "at most @page_size, in order of id, those after @cursor when it is given. An id is unique and never changes, also while its job moves from one table to the other, so a walk sees each job that existed throughout exactly once, and ends. The job of the cursor itself may be gone. Ids made by the library are in order of creation. An empty @tenant finds jobs without a tenant.",
             "cost": "two index walks that start at the cursor and stop at the page. A filter by state leaves out the table that cannot hold it. Another rare filter walks further; for unsuccessful states there is ListUnsuccessfulOldest.",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, settled_at, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -3441,6 +3455,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -3456,7 +3477,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListLockHolders": Statement(
         name="ListLockHolders",
@@ -4013,7 +4034,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsNewest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -4235,6 +4256,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -4250,7 +4278,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListUnsuccessfulOldest": Statement(
         name="ListUnsuccessfulOldest",
@@ -4268,7 +4296,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, it reads",
             "rows": "as ListJobsOldest. None for another state.",
             "cost": "at most the unsuccessful rows, of which there are few; never reads a completed one",
-            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, traceparent, enqueued_by",
+            "nullable": "worker, available_at, claimed_at, lease_expires_at, cancel_requested_at, cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key, concurrency_key, traceparent, enqueued_by",
         },
         params=(
             Parameter(
@@ -4490,6 +4518,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="concurrency_key",
+                field="concurrency_key",
+                sql_type="text",
+                nullable=True,
+                null_elements=False,
+            ),
+            Column(
                 name="traceparent",
                 field="traceparent",
                 sql_type="text",
@@ -4505,7 +4540,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/listing.sql",
-        sha256="e237b3c2b4abbcdab6cc604ca56577f49ef5f3a9b2c72337340197adcfe75bd9",
+        sha256="b0222b4112ffeb1ffd4d3e80b8bdbb4039ba2eca101e5c494cd67a144811b999",
     ),
     "ListWorkers": Statement(
         name="ListWorkers",
@@ -4699,7 +4734,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4942,7 +4977,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -5286,7 +5321,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="375ef9ebffa821cd1e1f89118de7e066f4fcb2e0677529d0856ef65e63a6a225",
+        sha256="88254e87711a3f944365b3ff7cb8dc9aba7378080b0863a0de7231bc715eee80",
     ),
     "PruneOutbox": Statement(
         name="PruneOutbox",
@@ -5805,7 +5840,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="1c5b737fdb6160f56989b350bd246eeefbcb0d50210b72a8af357c757343cb0b",
+        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
     ),
     "ReadResult": Statement(
         name="ReadResult",
@@ -6246,7 +6281,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6339,7 +6374,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cb84a0df61f61e6eaa859c3e11575887c8221872beab85a43fe62a188abd7800",
+        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -6841,7 +6876,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/settle.sql",
-        sha256="5c8615101b631670988069dae37aa5d88ca75640bb076972ca0bc0daee120ac9",
+        sha256="4477ae4a626853990c3a66c0b9e8bab9f417e3dae82cea80552ba5e3df69f72b",
     ),
     "StageJobs": Statement(
         name="StageJobs",
@@ -7073,7 +7108,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/slot.sql",
-        sha256="375ef9ebffa821cd1e1f89118de7e066f4fcb2e0677529d0856ef65e63a6a225",
+        sha256="88254e87711a3f944365b3ff7cb8dc9aba7378080b0863a0de7231bc715eee80",
     ),
     "TickScheduler": Statement(
         name="TickScheduler",

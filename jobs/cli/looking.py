@@ -132,7 +132,9 @@ def _without_input(job: JobRecord) -> dict[str, object]:
 
 
 def _row(job: JobRecord) -> dict[str, object]:
-    state = "running (cancel requested)" if _cancelling(job) else job.state
+    state: str = "running (cancel requested)" if _cancelling(job) else job.state
+    if job.state == "blocked" and job.concurrency_key is not None:
+        state = f"blocked by {job.concurrency_key}"
     return {
         **job._asdict(),
         "state": state,

@@ -270,8 +270,8 @@ class Claimer:
                 self._prune_at = now
 
     def _until_next(self, wait: float) -> float:
-        """Not longer than until a tenant that is too fast may go on."""
-        now = time.monotonic()
+        """Not longer than until the next beat, or until a tenant that is too fast may go on."""
+        wait, now = min(wait, BEAT_EVERY), time.monotonic()
         at = self._demand.steering.next_at(now)
         return wait if at is None else min(wait, max(_AT_ONCE, at - now))
 
@@ -344,7 +344,6 @@ class Claimer:
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, unless a slot worth filling or a stop ends the wait."""
-        seconds = min(seconds, BEAT_EVERY)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

@@ -24,7 +24,7 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
-from jobs.worker.farewell import Farewell
+from jobs.worker.farewell import Farewell, flush
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
@@ -394,7 +394,7 @@ class Worker(Service):
         await asyncio.gather(
             self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
         )
-        if not await self._settler.flush(FLUSH_GRACE):
+        if not await flush(self._settler, ends, self._hurrying, FLUSH_GRACE):
             self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",

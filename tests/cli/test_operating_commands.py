@@ -13,6 +13,7 @@ from psycopg import Connection
 
 from tests.cli.conftest import Said
 from tests.sql.calls import HOUR, claim_one, dead, made, running, settle
+from tests.sql.keys import keyed, take
 from tests.sql.registering import beat
 
 Command = Callable[..., Said]
@@ -23,7 +24,7 @@ RECORD = {
     "id", "run_id", "queue", "name", "tenant", "state", "priority", "attempt", "max_attempts",
     "claims", "worker", "available_at", "claimed_at", "lease_expires_at", "cancel_requested_at",
     "cancel_reason", "created_at", "settled_at", "stop_reason", "last_error", "idempotency_scope",
-    "idempotency_key", "traceparent", "enqueued_by",
+    "idempotency_key", "concurrency_key", "traceparent", "enqueued_by",
     "progress", "progress_message",
 }  # fmt: skip
 
@@ -68,6 +69,17 @@ class TestList:
         ):
             jobs = command("list", "--json", *options).document["jobs"]
             assert [job["id"] for job in jobs] == [str(id)], options
+
+    def test_a_blocked_one_says_by_which_key(self, command: Command, conn: Conn) -> None:
+        keyed(conn, "key:export:acct-7")
+        keyed(conn, "key:export:acct-7")
+        take(conn)
+        assert "blocked by key:export:acct-7" in command("list").out
+        (job,) = command("list", "--json", "--state", "blocked").document["jobs"]
+        assert job["concurrency_key"] == "key:export:acct-7"
+        assert "key:export:acct-7" in command("show", job["id"]).out
+        (queue,) = command("stats", "--json").document["queues"]
+        assert (queue["blocked"], queue["running"]) == (1, 1)
 
     def test_a_table_for_people(self, command: Command, conn: Conn) -> None:
         first, second = running(conn, tenant="a\nb\x1b[31m"), made(conn)
