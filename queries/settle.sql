@@ -243,9 +243,8 @@ freed as (
             where
                 @release::boolean /* left by the transaction in which this settle has landed */
                 and a.id not in (select h.id from held as h)
-                and not exists (
-                    select 1 from jobs.job as j where j.id = a.id and j.state = 'running'
-                )
+                and (select j.state from jobs.job as j where j.id = a.id)
+                is distinct from 'running'
         ))
     returning s.job_id, s.concurrency_key
 ),
