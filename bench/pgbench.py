@@ -46,8 +46,10 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "limits": "'{}'",
             "park_limit": "500",
             "sweep": "false",
+            "ahead": "false",
             "worker": "'pgbench'",
             "lease": "'30 s'",
+            **dict.fromkeys(("turns", "mosts", "floor_ats", "floor_ids", "chosen"), "'{}'"),
         },
     )
     head, found, _ = claim.rpartition(_LAST_SELECT)

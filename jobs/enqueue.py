@@ -209,7 +209,7 @@ def enqueue_many(target: Target, rows: Sequence[Row]) -> Plan[list[Enqueued]]:
 
 def _nothing_in_the_way(target: Target, rows: Sequence[Row]) -> bool:
     """Whether no other job can be a reason not to insert these, and all are due alike."""
-    if not rows or getattr(target, "concurrency_limit", None) is not None:
+    if not rows or target.concurrency_limit is not None:
         return False
     delay = rows[0].delay
     for row in rows:

@@ -17,12 +17,14 @@ from psycopg import AsyncConnection, Connection
 from jobs.errors import ConfigError, JobNotFound, PageInvalid, UnknownState
 from jobs.flavour import Plan, call, drive
 from jobs.fleet import RunningJob, WorkerRecord, list_workers
+from jobs_sql import due as due_sql
 from jobs_sql import inspect as sql
 from jobs_sql import listing
 
 __all__ = [
     "MAX_PAGE_SIZE",
     "Attempt",
+    "DueAge",
     "JobRecord",
     "JobState",
     "OutcomeCount",
@@ -30,6 +32,7 @@ __all__ = [
     "QueueStats",
     "RunningJob",
     "WorkerRecord",
+    "due_ages",
     "get_job",
     "list_attempts",
     "list_jobs",
@@ -81,6 +84,7 @@ class JobRecord(NamedTuple):
         last_error: Type and message of the newest failed attempt.
         idempotency_scope: ``live`` or ``waiting``.
         idempotency_key: The key it was enqueued with, if any.
+        concurrency_key: The key that limits how many run at the same time, if any.
         traceparent: W3C trace parent of the enqueue, if one was given.
         enqueued_by: Who asked, for audit. Never an authority.
         input: The payload as JSON text. None in a page, which does not read it.
@@ -112,6 +116,7 @@ class JobRecord(NamedTuple):
     last_error: str | None
     idempotency_scope: str
     idempotency_key: str | None
+    concurrency_key: str | None
     traceparent: str | None
     enqueued_by: str | None
     input: str | None = None
@@ -157,6 +162,14 @@ class QueueStats(NamedTuple):
     other: int
     dead: int
     oldest_ready: timedelta | None
+
+
+class DueAge(NamedTuple):
+    """How long the oldest due job of a queue and priority has waited."""
+
+    queue: str
+    priority: int
+    oldest: timedelta
 
 
 class OutcomeCount(NamedTuple):
@@ -319,6 +332,26 @@ def _queue_stats() -> Plan[list[QueueStats]]:
 
 
 @overload
+def due_ages(conn: Connection[Any]) -> list[DueAge]: ...
+@overload
+def due_ages(conn: AsyncConnection[Any]) -> Coroutine[Any, Any, list[DueAge]]: ...
+def due_ages(
+    conn: Connection[Any] | AsyncConnection[Any],
+) -> list[DueAge] | Coroutine[Any, Any, list[DueAge]]:
+    """How long the oldest due job of each queue and priority has waited, in order of both.
+
+    Where a low priority starves, this is where it shows. A few index look-ups, however many jobs
+    wait; queues and priorities in which nothing is due are left out.
+    """
+    return drive(conn, _due_ages())
+
+
+def _due_ages() -> Plan[list[DueAge]]:
+    rows = yield from call(due_sql.read_due_ages, due_sql.read_due_ages_async)
+    return [DueAge(queue, priority, timedelta(seconds=age)) for queue, priority, age in rows]
+
+
+@overload
 def outcome_counts(conn: Connection[Any], since: timedelta) -> list[OutcomeCount]: ...
 @overload
 def outcome_counts(
@@ -379,6 +412,7 @@ def _record(row: _Row, input: str | None = None, result: str | None = None) -> J
         last_error=row.last_error,
         idempotency_scope=row.idempotency_scope,
         idempotency_key=row.idempotency_key,
+        concurrency_key=row.concurrency_key,
         traceparent=row.traceparent,
         enqueued_by=row.enqueued_by,
         input=input,

@@ -3,8 +3,11 @@
 --     those whose lease lapsed on their last attempt, or after a cancel was requested. Of jobs with
 --     a concurrency key only as many as the key has room for: the others are parked in the line of
 --     their key (blocked), or refused where they were declared not to wait.
+--     It looks from the oldest due job of each priority, in strict order. @turns is another order
+--     of the priorities, @mosts how many of each, @floor_ats and @floor_ids the place behind which
+--     to begin: four entries a queue in that order, or none. @chosen are jobs to claim beside.
 -- callers: jobs.worker (every pass of a worker that has a free slot)
--- tx: own autocommitted statement
+-- tx: own autocommitted statement; in one transaction behind ChooseJobs where tenants are limited
 -- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
 --     no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for
 --     the length of the statement also a row that left its state after the snapshot. Deletes the
@@ -14,10 +17,14 @@
 --     slot_job_key, job_blocked_idx, job_keyed_idx
 -- fence: raises claims on each row; a rescue also sets revoked to the token it took away. The
 --     primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried.
+--     A job claimed with @ahead may not have begun when its lease lapses: that attempt does not
+--     count, once, since no rescue is @ahead.
 -- clock: now() for what is due and for the lease, so a slow statement shortens the lease, never
 --     lengthens it
--- rows: verdict claimed (run it), buried or refused (already ended here, tell the settle hook). In
---     no order. Never more claimed of a queue than its free slots; the queues asked are distinct.
+-- rows: verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without
+--     a dead letter), because the lease lapsed on the last attempt; refused; cancelled (the lease
+--     lapsed, and a cancel had been asked for or a waiting sibling does the work). In no order.
+--     Never more claimed of a queue than its free slots; the queues asked are distinct.
 --     Other verdicts are no jobs, and only the key and the queue of their rows mean something:
 --     parked (jobs of this key were parked: promote it once this has committed), again (a slot of
 --     this key went to another claim, and the job was left ready: claim again), blocked (with
@@ -31,11 +38,13 @@
 with /* jobs:claim_jobs */ request as (
     select
         asked.queue,
-        asked.free
+        asked.free,
+        asked.place
     from (
         select
             unnest(@queues::text[]) as queue,
-            unnest(@free::integer[]) as free
+            unnest(@free::integer[]) as free,
+            4 * generate_subscripts(@queues::text[], 1) as place /* the end of its four entries */
     ) as asked
     where not exists (
         select 1 from jobs.pause as p where p.kind = 'queue' and p.name = asked.queue
@@ -104,8 +113,9 @@ lapsed as materialized (
             j.input,
             case
                 when j.cancel_requested_at is not null then 'cancelled'
-                when j.attempt >= j.max_attempts and j.dead_letter then 'dead'
-                when j.attempt >= j.max_attempts then 'failed'
+                when
+                    j.attempt - case when j.ahead then 1 else 0 end >= j.max_attempts
+                    then case when j.dead_letter then 'dead' else 'failed' end
                 when
                     j.idempotency_scope = 'waiting'
                     and exists (
@@ -146,49 +156,101 @@ due as materialized (
         found.concurrency_limit,
         found.when_busy
     from request as r
+    cross join
+        lateral (
+            select
+                probe.id,
+                probe.queue,
+                probe.name,
+                probe.tenant,
+                probe.priority,
+                probe.available_at,
+                probe.waiting_since,
+                probe.concurrency_key,
+                probe.concurrency_limit,
+                probe.when_busy
+            from generate_series(0, 3) as t (turn)
+            cross join
+                lateral (
+                    select
+                        j.id,
+                        j.queue,
+                        j.name,
+                        j.tenant,
+                        j.priority,
+                        j.available_at,
+                        j.waiting_since,
+                        j.concurrency_key,
+                        j.concurrency_limit,
+                        j.when_busy
+                    from jobs.job as j
+                    where
+                        j.queue = r.queue
+                        and j.priority = coalesce((@turns::integer[])[r.place + t.turn - 3], t.turn)
+                        and j.state = 'ready'
+                        and j.available_at <= now()
+                        and (j.available_at, j.id) > (
+                            coalesce(
+                                (@floor_ats::timestamptz[])[r.place + t.turn - 3],
+                                '-infinity'::timestamptz
+                            ),
+                            coalesce(
+                                (@floor_ids::uuid[])[r.place + t.turn - 3],
+                                '00000000-0000-0000-0000-000000000000'::uuid
+                            )
+                        )
+                    order by j.available_at, j.id
+                    limit least(r.free, (@mosts::integer[])[r.place + t.turn - 3])
+                    for no key update of j skip locked
+                ) as probe
+            limit greatest(
+                0,
+                r.free - (
+                    select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+                )
+            ) /* the rescued take their slots first; the probe stops, and locks nothing more */
+        ) as found
+    union all
+    select
+        named.id,
+        named.queue,
+        named.name,
+        named.tenant,
+        named.priority,
+        named.available_at,
+        named.waiting_since,
+        named.concurrency_key,
+        named.concurrency_limit,
+        named.when_busy
+    from request as r
     cross join lateral (
         select
-            probe.id,
-            probe.queue,
-            probe.name,
-            probe.tenant,
-            probe.priority,
-            probe.available_at,
-            probe.waiting_since,
-            probe.concurrency_key,
-            probe.concurrency_limit,
-            probe.when_busy
-        from generate_series(0, 3) as p (priority)
-        cross join
-            lateral (
-                select
-                    j.id,
-                    j.queue,
-                    j.name,
-                    j.tenant,
-                    j.priority,
-                    j.available_at,
-                    j.waiting_since,
-                    j.concurrency_key,
-                    j.concurrency_limit,
-                    j.when_busy
-                from jobs.job as j
-                where
-                    j.queue = r.queue
-                    and j.priority = p.priority
-                    and j.state = 'ready'
-                    and j.available_at <= now()
-                order by j.available_at, j.id
-                limit r.free
-                for no key update of j skip locked
-            ) as probe
-        limit greatest(
-            0,
-            r.free - (
-                select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+            j.id,
+            j.queue,
+            j.name,
+            j.tenant,
+            j.priority,
+            j.available_at,
+            j.waiting_since,
+            j.concurrency_key,
+            j.concurrency_limit,
+            j.when_busy
+        from jobs.job as j
+        where
+            j.id = any(@chosen::uuid[]) /* locked by ChooseJobs in this transaction */
+            and j.queue = r.queue
+            and j.state = 'ready'
+            and j.available_at <= now()
+        order by j.id
+        limit
+            greatest(
+                0,
+                r.free - (
+                    select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+                )
             )
-        ) /* the rescued take their slots first; the probe stops, and locks nothing more */
-    ) as found
+        for no key update of j skip locked
+    ) as named
 ),
 
 /* From here to "taken": the jobs with a key, if there are any. */
@@ -524,7 +586,8 @@ claimed as (
         worker = @worker::text,
         claims = j.claims + 1,
         revoked = case when j.state = 'running' then j.claims else j.revoked end,
-        attempt = j.attempt + 1,
+        attempt = case when j.state = 'running' and j.ahead then j.attempt else j.attempt + 1 end,
+        ahead = @ahead::boolean,
         last_error = case
             when j.state = 'running'
                 then
@@ -636,7 +699,7 @@ select
 from claimed as c
 union all
 select
-    'buried'::text,
+    (case l.fate when 'dead' then 'buried' else l.fate end)::text,
     l.id,
     l.run_id,
     l.queue,

@@ -12,7 +12,7 @@
 -- cost: two unique probes
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
 --     cancel_reason, progress, progress_message, settled_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by, result
+--     idempotency_key, concurrency_key, traceparent, enqueued_by, result
 select /* jobs:get_job */
     both_tables.id,
     both_tables.run_id,
@@ -38,6 +38,7 @@ select /* jobs:get_job */
     both_tables.last_error,
     both_tables.idempotency_scope,
     both_tables.idempotency_key,
+    both_tables.concurrency_key,
     both_tables.traceparent,
     both_tables.enqueued_by,
     both_tables.input,
@@ -68,6 +69,7 @@ from (
         j.last_error,
         j.idempotency_scope,
         j.idempotency_key,
+        j.concurrency_key,
         j.traceparent,
         j.enqueued_by,
         j.input::text as input,
@@ -109,6 +111,7 @@ from (
         s.last_error,
         s.idempotency_scope,
         s.idempotency_key,
+        s.concurrency_key,
         s.traceparent,
         s.enqueued_by,
         s.input::text,

@@ -17,7 +17,7 @@
 --     states there is ListUnsuccessfulNewest.
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
 --     cancel_reason, progress, progress_message, settled_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+--     idempotency_key, concurrency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_newest */
     both_tables.id,
     both_tables.run_id,
@@ -43,6 +43,7 @@ select /* jobs:list_jobs_newest */
     both_tables.last_error,
     both_tables.idempotency_scope,
     both_tables.idempotency_key,
+    both_tables.concurrency_key,
     both_tables.traceparent,
     both_tables.enqueued_by
 from (
@@ -72,6 +73,7 @@ from (
             j.last_error,
             j.idempotency_scope,
             j.idempotency_key,
+            j.concurrency_key,
             j.traceparent,
             j.enqueued_by
         from jobs.job as j
@@ -126,6 +128,7 @@ from (
             s.last_error,
             s.idempotency_scope,
             s.idempotency_key,
+            s.concurrency_key,
             s.traceparent,
             s.enqueued_by
         from jobs.settled as s
@@ -167,7 +170,7 @@ limit @page_size::integer;
 --     states there is ListUnsuccessfulOldest.
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
 --     cancel_reason, progress, progress_message, settled_at, stop_reason, last_error,
---     idempotency_key, traceparent, enqueued_by
+--     idempotency_key, concurrency_key, traceparent, enqueued_by
 select /* jobs:list_jobs_oldest */
     both_tables.id,
     both_tables.run_id,
@@ -193,6 +196,7 @@ select /* jobs:list_jobs_oldest */
     both_tables.last_error,
     both_tables.idempotency_scope,
     both_tables.idempotency_key,
+    both_tables.concurrency_key,
     both_tables.traceparent,
     both_tables.enqueued_by
 from (
@@ -222,6 +226,7 @@ from (
             j.last_error,
             j.idempotency_scope,
             j.idempotency_key,
+            j.concurrency_key,
             j.traceparent,
             j.enqueued_by
         from jobs.job as j
@@ -276,6 +281,7 @@ from (
             s.last_error,
             s.idempotency_scope,
             s.idempotency_key,
+            s.concurrency_key,
             s.traceparent,
             s.enqueued_by
         from jobs.settled as s
@@ -310,7 +316,7 @@ limit @page_size::integer;
 -- cost: at most the unsuccessful rows, of which there are few; never reads a completed one
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
 --     cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key,
---     traceparent, enqueued_by
+--     concurrency_key, traceparent, enqueued_by
 select /* jobs:list_unsuccessful_newest */
     s.id,
     s.run_id,
@@ -336,6 +342,7 @@ select /* jobs:list_unsuccessful_newest */
     s.last_error,
     s.idempotency_scope,
     s.idempotency_key,
+    s.concurrency_key,
     s.traceparent,
     s.enqueued_by
 from jobs.settled as s
@@ -364,7 +371,7 @@ limit @page_size::integer;
 -- cost: at most the unsuccessful rows, of which there are few; never reads a completed one
 -- nullable: worker, available_at, claimed_at, lease_expires_at, cancel_requested_at,
 --     cancel_reason, progress, progress_message, stop_reason, last_error, idempotency_key,
---     traceparent, enqueued_by
+--     concurrency_key, traceparent, enqueued_by
 select /* jobs:list_unsuccessful_oldest */
     s.id,
     s.run_id,
@@ -390,6 +397,7 @@ select /* jobs:list_unsuccessful_oldest */
     s.last_error,
     s.idempotency_scope,
     s.idempotency_key,
+    s.concurrency_key,
     s.traceparent,
     s.enqueued_by
 from jobs.settled as s

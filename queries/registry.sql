@@ -113,6 +113,15 @@ select
                     limit 1
                 ) as lapsed
         )
+        or exists (
+            select 1
+            from (
+                select 1
+                from jobs.job as j
+                where j.state = 'blocked'
+                limit 1
+            ) as parked /* a claim also looks after lines */
+        )
         or exists (select 1 from jobs.job as j where j.state = 'blocked')
     )::boolean as due;
 

@@ -14,12 +14,13 @@
 -- index: job_pkey, settled_pkey; for jobs with a key also slot_job_key, job_blocked_idx
 -- fence: claims and worker, tested in the locking step
 -- clock: clock_timestamp() for the next due time, so that an open transaction does not backdate it
--- rows: one for each pair asked (the first one where a pair repeats). landed, with the state the
---     job is in now; repeated (this settle had landed before, its reply was lost: a success without
---     a second effect); again (the row is held by another statement: send it again); lost (taken
---     away: the effect does not count). Where a slot of a concurrency key was let go: the key, if
---     fewer were let out of its line than it has slots free now, so that it is to be promoted once
---     this has committed; and the queues of those let out.
+-- rows: one for each pair asked (the first one where a pair repeats). landed, with the state
+--     the job is in now; repeated (this settle had landed before, its reply was lost: a success
+--     without a second effect, with the state where the job has ended with this claim); again
+--     (the row is held by another statement: send it again); lost (taken away: the effect does
+--     not count). Where a slot of a concurrency key was let go: the key, if fewer were let out
+--     of its line than it has slots free now, so that it is to be promoted once this has
+--     committed; and the queues of those let out.
 -- cost: a completed job is one lock, one delete and one insert; a retry one lock and one update.
 --     Counters are one insert a name and outcome. The batch is sorted in memory. A job with a key
 --     costs one more delete, three probes, and one update for the job that it lets out of the line.
@@ -242,9 +243,8 @@ freed as (
             where
                 @release::boolean /* left by the transaction in which this settle has landed */
                 and a.id not in (select h.id from held as h)
-                and not exists (
-                    select 1 from jobs.job as j where j.id = a.id and j.state = 'running'
-                )
+                and (select j.state from jobs.job as j where j.id = a.id)
+                is distinct from 'running'
         ))
     returning s.job_id, s.concurrency_key
 ),
@@ -379,7 +379,11 @@ select
         ),
         'lost'
     )::text,
-    null,
+    (
+        select s.state
+        from jobs.settled as s
+        where s.id = a.id and s.claims = a.claims and a.claims > s.revoked
+    ),
     f.vacant_key,
     f.promoted_queues
 from asked as a

@@ -58,9 +58,9 @@ orphan as materialized (
         where
             @tidy::boolean
             and s.concurrency_key = a.concurrency_key
-            and not exists (
-                select 1 from jobs.job as j where j.id = s.job_id and j.state = 'running'
-            )
+            /* no join: it would read all running jobs */
+            and (select j.state from jobs.job as j where j.id = s.job_id)
+            is distinct from 'running'
         for update of s skip locked
     ) as left_behind
 ),
@@ -252,9 +252,7 @@ where k.place = @most::integer and k.concurrency_key is not null;
 with /* jobs:sweep_slots */ looked_at as materialized (
     select
         s.job_id,
-        (
-            select count(*) from jobs.job as j where j.id = s.job_id and j.state = 'running'
-        ) as runs
+        (select j.state from jobs.job as j where j.id = s.job_id) as state
     from jobs.slot as s
     where s.job_id > @after::uuid
     order by s.job_id
@@ -264,7 +262,10 @@ with /* jobs:sweep_slots */ looked_at as materialized (
 orphan as materialized (
     select s.job_id
     from jobs.slot as s
-    where s.job_id = any(array(select l.job_id from looked_at as l where l.runs = 0))
+    where
+        s.job_id = any(array(
+            select l.job_id from looked_at as l where l.state is distinct from 'running'
+        ))
     for update of s skip locked
 ),
 

@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments behind the command's name; those of the process by default.
 
     Returns:
-        0 for success, 1 where the command failed, 2 where it was called wrongly, 130 after Ctrl-C.
+        0 for success, 1 where the command failed, 2 where it was called wrongly, 3 where a worker
+        left jobs to their leases, 130 after Ctrl-C.
         Errors of the library are printed to standard error with their cause, code and fix.
     """
     parser = argparse.ArgumentParser(

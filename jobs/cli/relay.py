@@ -117,8 +117,7 @@ def run(args: argparse.Namespace) -> int:
         )
         await relay.run(until_idle=args.until_idle)
 
-    serve(work(), args.log_level)
-    return 0
+    return serve(work(), args.log_level)
 
 
 def _sink(args: argparse.Namespace) -> Any:

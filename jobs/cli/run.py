@@ -9,7 +9,7 @@ from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
 from jobs.cli.loading import load_registry
 from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
-from jobs.cli.worker import add_queues, queues_of
+from jobs.cli.worker import add_queues, left, queues_of
 from jobs.relay import Relay
 from jobs.scheduler import Scheduler
 from jobs.service.life import Service
@@ -65,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
     registry = load_registry(args.target)
     dsn, name, listen = dsn_of(args), args.name or default_name(), listen_of(args)
 
+    services: list[Service] = []
+
     async def work() -> None:
-        services: list[Service] = []
         if not args.no_scheduler:
             services.append(Scheduler(dsn, registry, name=name))
         if not args.no_relay:
@@ -86,5 +87,4 @@ def run(args: argparse.Namespace) -> int:
                 )
             await run_together(services)
 
-    serve(work(), args.log_level)
-    return 0
+    return serve(work(), args.log_level, lambda: left(services))

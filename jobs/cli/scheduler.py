@@ -59,5 +59,4 @@ def run(args: argparse.Namespace) -> int:
         patience=args.patience,
         drain=args.drain,
     )
-    serve(scheduler.run(), args.log_level)
-    return 0
+    return serve(scheduler.run(), args.log_level)

@@ -10,10 +10,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, Final
+
+logger = logging.getLogger("jobs.worker")
 
 # Seconds between the stop of a service and the end of the process.
 _EXIT_GRACE = 2.0
+LEFT: Final = 3
+"""Exit status of a service that has stopped and left something behind: jobs that did not stop, or
+outcomes that could not be settled, are left to their leases; or it was ended by force."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -44,15 +49,58 @@ def listen_of(args: argparse.Namespace) -> Any:
     return False if args.no_listen else args.listen_dsn or "auto"
 
 
-def serve(service: Coroutine[Any, Any, object], log_level: str) -> None:
-    """Run a service until it ends, events written to standard error. Raises what it raises."""
+def serve(
+    service: Coroutine[Any, Any, object], log_level: str, left: Callable[[], int] = lambda: 0
+) -> int:
+    """Run a service until it ends, events written to standard error.
+
+    A ``SystemExit`` that a task of a job lets out ends that task, and neither the service nor the
+    process. Ctrl-C before the service has its signal handlers ends it in a hurry.
+
+    Args:
+        service: What to run.
+        log_level: Least severe events to write.
+        left: How many jobs it has left to their leases, asked when it has ended.
+
+    Returns:
+        Exit status of the process: 0 where everything was ended in order, `LEFT` where not. What
+        cannot be waited for ends the process with `LEFT` from here.
+
+    Raises what the service raises.
+    """
     _log_to_stderr(log_level)
     runner = asyncio.Runner(loop_factory=loop_factory())
     try:
-        runner.run(service)
+        _run(runner.get_loop(), service)
     finally:
         with _ended_in_time():
             runner.close()
+    return LEFT if left() else 0
+
+
+def _run(loop: asyncio.AbstractEventLoop, service: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine to its end, whatever other tasks let out of the loop meanwhile."""
+    task = loop.create_task(service, name="jobs:main")
+    while True:
+        try:
+            loop.run_until_complete(task)
+            return
+        except SystemExit as exit:
+            if task.done():
+                raise
+            logger.error(
+                "a task of a job has raised SystemExit(%r), which would have ended the process: it "
+                "ends that task only",
+                exit.code,
+                exc_info=exit,
+                extra={"event": "jobs.worker.exit_contained"},
+            )
+        except KeyboardInterrupt:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    loop.run_until_complete(task)
+            raise
 
 
 @contextlib.contextmanager
@@ -64,12 +112,12 @@ def _ended_in_time() -> Iterator[None]:
     """
 
     def end() -> None:
-        logging.getLogger("jobs.worker").error(
+        logger.error(
             "something of a job does not end: ending the process over it",
             extra={"event": "jobs.worker.exit_forced"},
         )
         logging.shutdown()
-        os._exit(0)
+        os._exit(LEFT)
 
     timer = threading.Timer(_EXIT_GRACE, end)
     timer.daemon = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from datetime import timedelta
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
@@ -10,6 +11,7 @@ from jobs.cli.loading import load_registry
 from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.registry import Registry
+from jobs.service.life import Service
 from jobs.worker import Worker
 from jobs.worker.config import DEFAULT_SLOTS
 
@@ -21,7 +23,8 @@ def add_parser(sub: Subcommands) -> None:
         help="run jobs until told to stop",
         description="Run the jobs of an application. SIGTERM or Ctrl-C asks for a stop: nothing "
         "more is claimed, running jobs may end, what is left after --drain is handed back. A "
-        "second one hands it back now.",
+        "second one hands it back now. Exit status 0 where every job was ended or handed back, 3 "
+        "where some had to be left to their leases, or the process had to be ended by force.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -72,11 +75,17 @@ def add_parser(sub: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises what `jobs.Worker` raises."""
     registry = load_registry(args.target)
-    serve(_run(args, registry), args.log_level)
-    return 0
+    workers: list[Worker] = []
+    return serve(_run(args, registry, workers), args.log_level, lambda: left(workers))
 
 
-async def _run(args: argparse.Namespace, registry: Registry) -> None:
+def left(services: Iterable[Service]) -> int:
+    """How many jobs the workers among some services have left to their leases."""
+    figures = [one.stats() for one in services if isinstance(one, Worker)]
+    return sum(one.abandoned + one.unsettled for one in figures)
+
+
+async def _run(args: argparse.Namespace, registry: Registry, workers: list[Worker]) -> None:
     dsn = dsn_of(args)
     async with running(args, dsn) as given:
         worker = Worker(
@@ -91,6 +100,7 @@ async def _run(args: argparse.Namespace, registry: Registry) -> None:
             listen=listen_of(args),
             **given,
         )
+        workers.append(worker)
         await worker.run(until_idle=args.until_idle)
 
 

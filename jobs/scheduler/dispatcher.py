@@ -314,7 +314,7 @@ class Dispatcher:
         one.failures += 1
         wait = min(_RETRY_FIRST * 2.0 ** min(one.failures - 1, 10), _RETRY_MOST)
         one.not_before = time.monotonic() + wait
-        said = (
+        said = storable(
             f"{error.cause} [{error.code}]"
             if isinstance(error, JobsError)
             else f"{type(error).__name__}: {error}"
@@ -331,9 +331,7 @@ class Dispatcher:
         one.error = said
 
     async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> None:
-        if error is not None:
-            error = error.replace("\0", "\\0").encode("utf-8", "replace").decode()
-            error = error[:_ERROR_CHARACTERS]
+        error = None if error is None else storable(error)
         if error == before:
             return
         if error is not None:
@@ -398,3 +396,9 @@ async def _send(
         inputs=[row.input for row in rows],
         enqueued_by=f"task {one.name}",
     )
+
+
+def storable(text: str) -> str:
+    """A message in the form that the database takes, and not longer than it need be."""
+    plain = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    return plain[:_ERROR_CHARACTERS]

@@ -68,7 +68,9 @@ def main(end: int, parent: int) -> None:
         # For the worker, which drains and tells. A handler, which programs started here do not
         # inherit as they would a signal that is ignored.
         signal.signal(number, lambda _number, _frame: None)
-    wire = Wire(socket.socket(fileno=end))
+    ours = socket.socket(fileno=end)
+    ours.set_inheritable(False)
+    wire = Wire(ours)
     post = _Post(wire)
     threading.Thread(target=post.serve, name="jobs-post", daemon=True).start()
     while (work := post.inbox.get()) is not None:

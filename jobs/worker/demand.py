@@ -6,10 +6,13 @@ travels in the `Ask`, and learns from `Demand.answered`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.worker.lane import Lane
+from jobs.worker.limits import Limits
+from jobs.worker.steering import Steering
 from jobs_sql.claim import ClaimJobsRow
 
 
@@ -20,23 +23,32 @@ class Ask:
     Attributes:
         room: How many jobs of each queue, at least one each.
         rescue: Whether to look for lapsed leases as well. Then ``room`` is what can start at once.
+        ahead: Whether some queue is asked for more than can start at once.
     """
 
     room: dict[str, int]
     rescue: bool
+    ahead: bool = False
 
 
 class Demand:
     """The lanes of a worker, as its claims see them."""
 
-    def __init__(self, lanes: Mapping[str, Lane], look_every: float) -> None:
+    def __init__(
+        self, lanes: Mapping[str, Lane], look_every: float, steering: Steering | None = None
+    ) -> None:
         """
         Args:
             lanes: By queue.
             look_every: Seconds between two looks for lapsed leases in the same queue.
+            steering: What steers the claims, and limits them. Default: no limits.
         """
+        self.steering = steering or Steering(Limits())
         self._lanes = lanes
         self._look_every = look_every
+        if not self.steering.may_rescue:
+            for lane in lanes.values():
+                lane.looked_at = math.inf
 
     def ask(self, now: float) -> Ask | None:
         """What to claim now; None for nothing.
@@ -55,7 +67,11 @@ class Demand:
             for queue, lane in self._lanes.items()
             if (wanted := lane.room(now, rescue or lane.looked_at <= due))
         }
-        return Ask(room, rescue) if room else None
+        room = self.steering.shrink(room)
+        if not room:
+            return None
+        ahead = any(wanted > self._lanes[queue].free for queue, wanted in room.items())
+        return Ask(room, rescue, ahead)
 
     def answered(self, ask: Ask, rows: Sequence[ClaimJobsRow], now: float) -> bool:
         """Note what an ask has found.
@@ -72,10 +88,13 @@ class Demand:
         found = dict.fromkeys(ask.room, 0)
         characters = dict.fromkeys(ask.room, 0)
         others = 0
+        seen_before: set[str] = set()
         for row in rows:
             if row.verdict == "claimed":
                 found[row.queue] += 1
                 characters[row.queue] += len(row.input)
+                if row.claims > 1:
+                    seen_before.add(row.queue)
             else:
                 others += 1
         more = others > 0
@@ -83,7 +102,9 @@ class Demand:
             lane = self._lanes[queue]
             lane.answered(asked, found[queue], characters[queue])
             more = more or 0 < found[queue] < asked
-            if ask.rescue and not others:  # after a burial there may be more
+            # There may be more after a burial, or where all that could be taken has been claimed
+            # before, as what is rescued was: a process that dies leaves a crowd.
+            if ask.rescue and not others and not (lane.hungry and queue in seen_before):
                 lane.looked_at = now
         return more
 

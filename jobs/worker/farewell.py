@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any, Final
 
 from psycopg import AsyncConnection
 
 from jobs.service.link import Link
 from jobs.worker.register import BEAT_EVERY, Registration
+from jobs.worker.settler import Settler
 from jobs_sql.enqueue import wake_queue_async
 
 logger = logging.getLogger("jobs.worker")
@@ -84,3 +86,27 @@ class Farewell:
             await link.call(wake, _LAST_WORDS_SECONDS)
         except Exception as error:  # they are found by looking
             logger.debug("nobody was woken for what was handed back: %s", error)
+
+
+async def flush(settler: Settler, ends: float, hurry: asyncio.Event, grace: float) -> bool:
+    """Wait for the outcomes to be settled; return whether they are.
+
+    As long as runs would have been waited for, so that a database that restarts in the meantime
+    costs nothing, and for a moment in any case.
+
+    Args:
+        settler: Has the outcomes.
+        ends: Monotonic seconds until when runs would have been waited for.
+        hurry: Ends that wait.
+        grace: Seconds in any case.
+    """
+    waits = {
+        asyncio.create_task(hurry.wait(), name="jobs:hurry"),
+        asyncio.create_task(settler.flush(max(0.0, ends - time.monotonic() - grace))),
+    }
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return await settler.flush(grace)

@@ -38,6 +38,8 @@ KILL_GRACE: Final = 1.0
 
 # Seconds for a killed process to be gone, and for one without work to end by itself.
 _GONE: Final = 1.0
+# Seconds between two looks whether a process is there that has not said that it ends.
+_LOOK: Final = 0.5
 # Seconds for a new process to be ready.
 _READY: Final = 60.0
 _BOOT: Final = (
@@ -204,7 +206,21 @@ class _Child:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None and not self._reader.at_eof()
+        return not self.ended and not self._reader.at_eof()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended.
+
+        It is left unwaited for, so that its group keeps its number until what it has started is
+        killed.
+        """
+        if self._process.returncode is not None:
+            return True
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, how) is not None
 
     def send(self, *frame: Any) -> None:
         """Send a frame without waiting; what cannot be sent is found out by reading."""
@@ -224,9 +240,9 @@ class _Child:
         self._writer.close()
 
     def kill(self) -> None:
-        """End the process and what it has started, at once. Does nothing to one that has ended."""
+        """End the process and what it has started, at once."""
         self.usable = False
-        if self._process.poll() is None:
+        if self._process.returncode is None:
             # Its number stays taken until it has been waited for, so this cannot hit a stranger.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -261,7 +277,13 @@ class _Attempt:
         try:
             while not reading.done():
                 try:
-                    await asyncio.wait({reading})
+                    gone = self._child.ended
+                    await asyncio.wait({reading}, timeout=_LOOK)
+                    if gone and not reading.done():
+                        # It has ended, and what it had forked keeps its socket open.
+                        self._child.kill()
+                        reading.cancel()
+                        await asyncio.wait({reading})
                 except asyncio.CancelledError:
                     if self._interrupted:
                         self._child.kill()
@@ -272,7 +294,7 @@ class _Attempt:
         finally:
             for timer in timers:
                 timer.cancel()
-        answer = reading.result()
+        answer = None if reading.cancelled() else reading.result()
         if answer is None:
             raise await self._lost()
         if self._seconds is not None and answer.seconds > self._seconds:

@@ -89,6 +89,18 @@ async def hooked(input: Nap, run: jobs.Run) -> None:  # noqa: ARG001
     note(run, "start")
 
 
+@job(retry=jobs.Retry(attempts=1))
+async def quick(_: Nap) -> None:
+    """Does nothing, and may do it once."""
+
+
+@job(retry=jobs.Retry(attempts=1))
+async def crash(_: Nap, run: jobs.Run) -> None:
+    """Takes its process down."""
+    note(run, "crash")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @job()
 async def nap(input: Nap, run: jobs.Run) -> None:
     """Wait, and say how that ended."""
@@ -175,6 +187,15 @@ async def fail_once(input: Nap, run: jobs.Run) -> None:
     note(run, "end")
 
 
+@job(retry=jobs.Retry(attempts=2, backoff="fixed", delay=timedelta(seconds=2), jitter=False))
+async def fail_once_slowly(_: Nap, run: jobs.Run) -> None:
+    """Raise in the first attempt; the second one is two seconds later."""
+    note(run, "start")
+    if run.attempt == 1:
+        raise RuntimeError("the first attempt fails")
+    note(run, "end")
+
+
 @job(name="one_at_a_time", concurrency=1)
 async def one_at_a_time(input: Nap, run: jobs.Run) -> None:
     """Wait, while no other of this name runs in the fleet."""
@@ -191,3 +212,27 @@ async def one_at_a_time(input: Nap, run: jobs.Run) -> None:
 async def elsewhere(_: Nap, run: jobs.Run) -> None:
     """Of another queue."""
     note(run, "start")
+
+
+async def _exits() -> None:
+    """Let something out that ends a process, as a library does that calls ``sys.exit``."""
+    raise SystemExit(7)
+
+
+@job()
+async def subtask_exits(input: Nap, run: jobs.Run) -> None:
+    """Have a task of its own that ends the process, and go on all the same."""
+    note(run, "start")
+    task = asyncio.create_task(_exits())
+    await asyncio.sleep(input.seconds)
+    note(run, "end")
+    del task
+
+
+@job()
+async def awaits_an_exit(_: Nap, run: jobs.Run) -> None:
+    """Wait for such a task, in the first attempt."""
+    note(run, "start")
+    if run.attempt == 1:
+        await asyncio.create_task(_exits())
+    note(run, "end")

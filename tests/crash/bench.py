@@ -48,6 +48,7 @@ class Bench:
         prefix: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         target: str = "tests.crash.app",
+        module: str = "jobs",
     ) -> WorkerProcess:
         """Start a worker, and wait until it serves unless told otherwise."""
         process = self.start_process(
@@ -60,6 +61,7 @@ class Bench:
             "--idle-poll",
             "0.2",
             *options,
+            module=module,
             env={"JOBS_DSN": dsn or self.dsn, "EVENTS_DSN": self.dsn, **(env or {})},
             prefix=prefix,
         )

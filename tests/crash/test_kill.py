@@ -45,6 +45,28 @@ def test_a_job_that_kills_its_workers_is_buried(bench: Bench) -> None:
     assert bench.counters() == {"rescued": 2, "dead": 1}
 
 
+def test_a_job_that_kills_its_worker_ends_none_that_waited_beside_it(bench: Bench) -> None:
+    """Not even where one attempt is all there is: claimed ahead is not begun."""
+    before = bench.enqueue(app.quick, count=200)
+    (bad,) = bench.enqueue(app.crash)
+    behind = bench.enqueue(app.quick, count=300)
+    first = bench.worker("--name", "first", "--queue", "default=2")
+    bench.wait_for("crash")
+    first.wait(15)
+    (waited,) = bench.rows("select count(*) from jobs.job where state = 'running' and ahead")
+    assert waited.count > 50, "many were claimed ahead"
+    second = bench.worker("--name", "second", "--queue", "default=2")
+    bench.wait_for("crash", 2)  # whether it had begun the first time nobody knows
+    second.wait(15)
+    bench.worker("--name", "last", "--queue", "default=2")
+    bench.all_settled()
+    assert bench.settled(bad).state == "dead"
+    states = [bench.settled(one).state for one in [*before, *behind]]
+    # What was claimed for a free slot has begun: the first twenty, and two beside each crash.
+    assert states.count("dead") <= 24
+    assert set(states) == {"completed", "dead"} or set(states) == {"completed"}
+
+
 @pytest.mark.serial
 def test_renewed_jobs_are_never_rescued(bench: Bench) -> None:
     """O-02 b: also after a rescue, whose old lease is long over."""

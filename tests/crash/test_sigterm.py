@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from jobs.cli.serving import LEFT
 from jobs.worker.worker import CLAIM_GRACE
 from tests.crash import app
 from tests.crash.bench import Bench
@@ -149,7 +150,7 @@ def test_in_a_thread_that_does_not_look(bench: Bench) -> None:
     worker = bench.worker("--name", "one", "--drain", "0.2")
     bench.wait_for("start")
     terminate(worker)
-    assert worker.wait() == 0
+    assert worker.wait() == LEFT
     assert f"job {job} (thread_nap) does not stop and is left to its lease" in worker.output()
     assert "its thread is still running" in worker.output()
     row = bench.live(job)
@@ -204,18 +205,18 @@ def test_in_a_handler_that_does_not_stop(bench: Bench) -> None:
     worker = bench.worker("--drain", "0.2")
     bench.wait_for("start")
     terminate(worker)
-    assert worker.wait() == 0
+    assert worker.wait() == LEFT
     assert f"job {job} (stubborn) does not stop and is left to its lease\n" in worker.output()
     assert bench.live(job).state == "running"
 
 
 def test_in_a_handler_with_a_thread_of_its_own(bench: Bench) -> None:
-    """The job is handed back, and what it left behind does not keep the process."""
+    """The job is handed back; what it leaves behind does not keep the process, only its status."""
     (job,) = bench.enqueue(app.hidden_thread, 60)
     worker = bench.worker("--drain", "0.2", lease=30)
     bench.wait_for("start")
     terminate(worker)
-    assert worker.wait() == 0
+    assert worker.wait() == LEFT
     assert_ready(bench, job)
 
 

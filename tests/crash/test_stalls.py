@@ -1,11 +1,9 @@
-"""Workers that stand still: a blocked event loop, a stopped process, a clock that is wrong."""
+"""Workers that stand still: a blocked event loop, a stopped process."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import signal
-from datetime import datetime, timedelta
 
 import pytest
 
@@ -70,46 +68,3 @@ def test_a_worker_that_slept_past_its_leases_learns_that_it_lost_them(bench: Ben
     assert (bench.settled(ends).worker, bench.settled(ends).claims) == ("second", 2)
     assert bench.counters() == {"rescued": 3, "completed": 1}
     assert second.returncode is None
-
-
-@pytest.mark.parametrize("shift", ["+10m", "-10m"])
-def test_a_wrong_clock_changes_nothing(bench: Bench, shift: str) -> None:
-    """O-06: only durations cross from a worker to the database."""
-    if shutil.which("faketime") is None:
-        pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
-    workers = [
-        bench.worker(
-            prefix=("env", "FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "-f", shift)
-            if fake
-            else (),
-            wait=False,
-        )
-        for fake in (True, False)
-    ]
-    for worker in workers:
-        worker.wait_for_output(" serves ")
-    times = [datetime.fromisoformat(worker.output()[:19]) for worker in workers]
-    assert abs(times[0] - times[1]) > timedelta(minutes=9), "else this test tests nothing"
-    now = bench.enqueue(app.nap, 0.1, count=20)
-    later = [
-        app.nap.enqueue(bench.conn, app.Nap(), delay=timedelta(seconds=1)).id for _ in range(5)
-    ]
-    again = bench.enqueue(app.fail_once, 0, count=5)
-    long = bench.enqueue(app.nap, 3, count=2)
-    bench.all_settled()
-    started = {event.pid for event in bench.events("start")}
-    assert len(started) == 2, "both have worked"
-    assert bench.counters() == {"completed": 32, "retried": 5}
-    assert sorted(event.job for event in bench.events("end")) == sorted(
-        [*now, *later, *again, *long]
-    )
-    early = bench.rows(
-        "select 1 from jobs.settled where id = any(%s) and claimed_at < created_at"
-        " + interval '1 second'",
-        later,
-    )
-    assert not early
-    assert not bench.rows(
-        "select 1 from jobs.settled where settled_at not between clock_timestamp()"
-        " - interval '1 minute' and clock_timestamp()"
-    )

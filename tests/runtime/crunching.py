@@ -103,6 +103,14 @@ def dies(input: Input, run: jobs.Run) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         case 2:
             ctypes.string_at(0)
+        case 3:
+            if os.fork() == 0:  # which keeps everything open that its parent had
+                note(input, f"orphan {os.getpid()}")
+                time.sleep(60)
+                os._exit(0)
+            while not Path(input.note).exists() or "orphan" not in Path(input.note).read_text():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
     return "not dead"
 
 

@@ -14,6 +14,7 @@ import jobs
 from jobs.worker.demand import Ask, Demand
 from jobs.worker.held import Held
 from jobs.worker.lane import HORIZON, MOST, PROOF, Lane
+from jobs_sql.claim import ClaimJobsRow
 from tests.runtime.working import (
     Input,
     Table,
@@ -25,6 +26,15 @@ from tests.runtime.working import (
     serving,
     until,
 )
+
+
+def claimed(claims: int) -> ClaimJobsRow:
+    """A row of an answer."""
+    none: Any = None
+    values = dict.fromkeys(ClaimJobsRow._fields, none)
+    return ClaimJobsRow(
+        **values | {"verdict": "claimed", "queue": "q", "claims": claims, "input": ""}
+    )
 
 
 class Steps:
@@ -143,7 +153,7 @@ class TestHowMany:
         while steps.passes(0.00001) < MOST:
             steps.lane.looked_at = steps.now
         steps.lane.looked_at = steps.now
-        assert demand.ask(steps.now) == Ask({"q": MOST}, rescue=False)
+        assert demand.ask(steps.now) == Ask({"q": MOST}, rescue=False, ahead=True)
         steps.comes(MOST)
         steps.now += 1.0
         steps.runs(MOST - 5, 0.00001)
@@ -151,7 +161,9 @@ class TestHowMany:
         steps.runs(2, 0.00001)
         ask = demand.ask(steps.now)
         assert ask == Ask({"q": 2}, rescue=True)
-        demand.answered(ask, [], steps.now)
+        demand.answered(ask, [claimed(2), claimed(1)], steps.now)
+        assert demand.ask(steps.now) == ask, "where something was rescued there may be more"
+        demand.answered(ask, [claimed(2)], steps.now)
         assert demand.ask(steps.now) == Ask({"q": 2}, rescue=False)
 
 

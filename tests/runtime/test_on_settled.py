@@ -158,6 +158,75 @@ async def test_never_for_a_settle_that_was_lost(database: str) -> None:
     assert ear.heard == []
 
 
+LAPSES = (
+    "update jobs.job set state = 'running', worker = 'gone', claims = 1, attempt = %s,"
+    " lease_expires_at = now() - interval '1 second', rescue_at = now() - interval '1 second'"
+)
+
+
+@pytest.mark.parametrize("dead_letter", [True, False], ids=["dead", "failed"])
+async def test_one_that_a_claim_buries(database: str, dead_letter: bool) -> None:
+    """Its own process is gone; this one knows its name."""
+    ear = Ear()
+
+    @job(on_settled=ear, retry=jobs.Retry(dead_letter=dead_letter))
+    async def works(_: Input) -> None: ...
+
+    table = Table(database)
+    (one,) = table.enqueue(works)
+    execute(database, LAPSES, 3)
+    stats = await make(database, works).run_until_idle()
+    (told,) = ear.heard
+    row = table.settled(one)
+    assert (told.id, told.outcome, told.stop_reason) == (one, row.state, row.stop_reason)
+    assert (row.state, row.stop_reason) == ("dead" if dead_letter else "failed", "lease lapsed")
+    assert (told.error_type, told.attempt, told.input) == ("LeaseLapsed", 3, Input(n=0))
+    assert (stats.buried, stats.claimed) == (1, 0)
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+async def test_not_one_whose_lease_lapsed_after_a_cancel(
+    database: str, attempt: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ear = Ear()
+
+    @job(on_settled=ear)
+    async def works(_: Input) -> None: ...
+
+    table = Table(database)
+    (one,) = table.enqueue(works)
+    execute(database, LAPSES, attempt)
+    execute(database, "update jobs.job set cancel_requested_at = now()")
+    await make(database, works).run_until_idle()
+    assert table.settled(one).state == "cancelled"
+    assert (ear.heard, logged(caplog, "jobs.worker.buried")) == ([], [])
+
+
+async def test_one_that_is_refused(database: str) -> None:
+    """It meets its concurrency key in use, and was declared not to wait."""
+    ear, gate, begun = Ear(), asyncio.Event(), asyncio.Event()
+    alone = jobs.Concurrency(key=lambda _: "k", limit=1, when_busy="fail")
+
+    @job(on_settled=ear, concurrency=alone)
+    async def works(input: Input) -> None:
+        if input.n == 0:
+            begun.set()
+            await gate.wait()
+
+    table = Table(database)
+    (first,) = table.enqueue(works)
+    async with serving(database, works):
+        await begun.wait()
+        with psycopg.connect(database, autocommit=True) as conn:
+            second = works.enqueue(conn, Input(n=1)).id
+        (told,) = await until(lambda: ear.heard, "the refusal")
+        row = table.settled(second)
+        assert (told.id, told.outcome, told.stop_reason) == (second, "refused", row.stop_reason)
+        assert (row.state, row.stop_reason) == ("failed", "refused")
+        gate.set()
+        await until(lambda: table.settled(first), "the other")
+
+
 async def test_after_the_row_has_moved(database: str) -> None:
     states: list[str] = []
 
@@ -280,8 +349,9 @@ async def test_a_worker_that_is_behind_with_them_claims_nothing(
         await until(lambda: worker.stats().completed == 60, "the rest")
 
 
+@pytest.mark.parametrize("end", ["completed", "dead", "retry"])
 async def test_a_lost_reply_is_asked_for_again_and_the_hook_called_once(
-    database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database: str, end: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The settle lands and the worker does not hear of it: its repeat says so."""
     from jobs.worker import settler
@@ -299,13 +369,24 @@ async def test_a_lost_reply_is_asked_for_again_and_the_hook_called_once(
     monkeypatch.setattr(settler, "settle_jobs_async", losing)
     ear = Ear()
 
-    @job(on_settled=ear)
-    async def works(_: Input) -> None: ...
+    @job(on_settled=ear, retry=jobs.Retry(delay=HOUR))
+    async def works(_: Input) -> None:
+        if end == "dead":
+            raise jobs.Terminal("never")
+        if end == "retry":
+            raise ValueError("later")
 
     with caplog.at_level(logging.WARNING, "jobs.worker"):
         await heard_of(database, works)
     assert lost == [1, 1]
-    assert ear.outcomes == [("completed", None)]
+    assert (
+        ear.outcomes
+        == {
+            "completed": [("completed", None)],
+            "dead": [("dead", "terminal")],
+            "retry": [],
+        }[end]
+    )
 
 
 async def test_in_a_thread_it_does_not_hold_up_the_loop(database: str) -> None:

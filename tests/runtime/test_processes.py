@@ -176,8 +176,9 @@ async def test_a_result_that_cannot_be_stored_is_found_there(
         (0, "ended with the exit status 3"),
         (1, "was killed by SIGKILL"),
         (2, "was killed by SIGSEGV"),
+        (3, "was killed by SIGKILL"),
     ],
-    ids=["os-exit", "killed", "crashed"],
+    ids=["os-exit", "killed", "crashed", "killed-after-a-fork"],
 )
 async def test_a_process_that_dies_costs_that_attempt_only(
     table: Table, aconn: Conn, note: Path, n: int, how: str
@@ -191,6 +192,8 @@ async def test_a_process_that_dies_costs_that_attempt_only(
         assert attempt.error_type == "ProcessDied"
         assert f"the process of job {id} (dies) {how}" in attempt.error_message
         assert table.live(other).claims == 1
+        for line in notes(note):
+            assert not (line.startswith("orphan") and alive(line.split()[1]))
         await cancel(aconn, other)
         await until(lambda: table.settled(other), "the other one")
 

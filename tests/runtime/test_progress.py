@@ -18,6 +18,7 @@ from jobs.control import cancel
 from jobs.errors import InvalidInput
 from jobs.progress import MESSAGE_LIMIT, checked
 from jobs.worker import reporter
+from jobs_sql.progress import WriteProgressRow
 from tests.runtime.working import Input, Table, job, logged, make, rows, serving, until
 
 
@@ -173,7 +174,11 @@ async def test_the_last_word_is_written_however_the_run_ends(table: Table, end: 
             assert ended(table) == [(pytest.approx(0.9), "at the very last")]
 
 
-async def test_it_goes_along_with_a_completion_in_the_own_transaction(table: Table) -> None:
+async def test_it_goes_along_with_a_completion_in_the_own_transaction(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter.Reporter, "_elapse", lambda _: None)  # nobody else writes it
+
     @job()
     def work(input: Input, run: jobs.Run) -> None:  # noqa: ARG001
         run.progress(0.95, "committing")
@@ -214,6 +219,33 @@ async def test_the_settle_never_overtakes_the_last_word(table: Table) -> None:
         assert table.settled(id) is None
         await keeper.rollback()
         await until(lambda: ended(table), "the end")
+    assert ended(table) == [(pytest.approx(0.9), "last")]
+
+
+async def test_the_settle_waits_where_the_last_word_met_a_lock(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal held the row for that one moment, and would not hold the settle up."""
+    send = reporter.write_progress_async
+    asked: list[int] = []
+
+    async def busy_once(conn: Any, **arguments: Any) -> Any:
+        asked.append(len(arguments["ids"]))
+        if len(asked) > 1:
+            return await send(conn, **arguments)
+        pairs = zip(arguments["ids"], arguments["claims"], strict=True)
+        return [WriteProgressRow(id, claims, "busy") for id, claims in pairs]
+
+    monkeypatch.setattr(reporter, "write_progress_async", busy_once)
+    monkeypatch.setattr(reporter.Reporter, "_elapse", lambda _: None)  # only before the settle
+
+    @job()
+    async def work(input: Input, run: jobs.Run) -> None:  # noqa: ARG001
+        run.progress(0.9, "last")
+
+    table.enqueue(work)
+    await make(table.database, work).run_until_idle()
+    assert asked == [1, 1]
     assert ended(table) == [(pytest.approx(0.9), "last")]
 
 

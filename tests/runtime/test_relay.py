@@ -141,6 +141,24 @@ class TestPublishing:
         assert {row.outcome for row in outbox(database)} <= {"created", "existing"}
         assert {row.refusals for row in outbox(database)} == {0}
 
+    async def test_a_holder_that_appears_while_the_publish_waits_for_it_is_found(
+        self, database: str, to: str
+    ) -> None:
+        keyed = job(name="keyed", idempotency_key=lambda input: f"k{input.n}")(_keyed)
+        waiting = (
+            "select pid from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        with psycopg.connect(to) as other:
+            holder = keyed.enqueue(other, {"n": 2})
+            ids = stage(database, 1, 2, handle=keyed)
+            async with relaying(database, to) as relay:
+                await until(lambda: rows(to, waiting), "the publish to wait")
+                other.commit()
+                await until(lambda: relay.stats().published == 2, "both")
+        assert relay.stats().failed == 0
+        assert [row.published_as for row in outbox(database)] == [ids[0], holder.id]
+
     async def test_a_key_that_an_open_transaction_holds_stops_its_row_and_not_those_before(
         self, database: str, to: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -317,17 +335,18 @@ class TestLeases:
         self, database: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """O-57: the marks are refused by the token, and the batch ends there."""
-        taken = asyncio.Event()
+        going, taken = asyncio.Event(), asyncio.Event()
 
         class Slow(Taker):
             async def publish(self, messages: Sequence[Message]) -> Published:
+                going.set()
                 await taken.wait()
                 return await super().publish(messages)
 
         slow, successor = Slow(), Taker()
         stage(database, 1, 2)
         async with relaying(database, slow, name="slow") as relay:
-            await until(lambda: relay.stats().leading, "the lease")
+            await going.wait()
             execute(database, "update jobs.relay set expires_at = now() - interval '1 second'")
             async with make(database, successor, name="successor") as other:
                 await until(lambda: other.stats().published == 2, "the successor")

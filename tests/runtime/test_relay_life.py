@@ -136,6 +136,11 @@ class TestSettings:
         assert config.park_after == 10
         assert (config.idle_poll, config.live_poll) == (2 * SECOND, 5 * SECOND)
 
+    def test_a_queue_beside_the_outbox_may_be_named(self) -> None:
+        """Then publish and mark are one transaction, as without ``to``."""
+        assert jobs.Relay("dbname=x", "dbname=x")._sink is None
+        assert jobs.Relay("dbname=x", "dbname=y")._sink is not None
+
     def test_a_name_is_its_own(self) -> None:
         assert jobs.Relay("dbname=x").name != jobs.Relay("dbname=x").name
 

@@ -198,10 +198,11 @@ class TestOperators:
         store(database, "ticking")
         rarely = {"lease": timedelta(minutes=5), "refresh": timedelta(minutes=1)}
         async with scheduling(database, **rarely) as scheduler:
-            plans = scheduler._dispatcher._plans
             await until(lambda: fired(database, "ticking"), "a fire")
             control.pause_task(conn, "ticking")
-            await until(lambda: plans["ticking"].paused, "a fire to meet the pause")
+            await until(
+                lambda: scheduler._dispatcher._plans["ticking"].paused, "a fire to meet the pause"
+            )
             control.resume_task(conn, "ticking")
             count = len(fired(database, "ticking"))
             await until(lambda: len(fired(database, "ticking")) > count, "it to go on")

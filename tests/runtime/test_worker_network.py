@@ -69,9 +69,15 @@ class Bodies:
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_connection_cut_around_the_settle(
-    database: str, proxy: Proxy, through: str, way: Any, fails: bool
+    database: str,
+    proxy: Proxy,
+    through: str,
+    way: Any,
+    fails: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before the server sees it, and after it has committed: one run, counted once."""
+    monkeypatch.setattr(settler, "_FIRST_PAUSE", 0.3)  # not again before the line is down
     bodies = Bodies(fails)
     table = Table(database)
     (one,) = table.enqueue(bodies.job)

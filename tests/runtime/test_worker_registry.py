@@ -119,6 +119,7 @@ async def test_it_says_that_it_drains_for_as_long_as_that_takes(
     async with serving(database, gate.job) as worker:
         Table(database).enqueue(gate.job)
         await until(lambda: gate.started, "the start")
+        await registered(database)
         monkeypatch.setattr(farewell, "BEAT_EVERY", 0.1)
         worker.stop()
         (first,) = await until(
@@ -167,6 +168,7 @@ async def test_signs_of_life_come_while_every_slot_is_taken(
 ) -> None:
     for module in (register, claimer):
         monkeypatch.setattr(module, "BEAT_EVERY", 0.1)
+    monkeypatch.setattr(register, "_LIFETIMES", 600)
     gate = Gate()
     options: dict[str, Any] = {"queues": {"default": 1}, "idle_poll": timedelta(hours=1)}
     async with serving(database, gate.job, **options):

@@ -20,8 +20,9 @@ from jobs.service.link import Link, Target
 from jobs.worker.config import WorkerConfig, configure
 from jobs.worker.held import Held, Holding
 from jobs.worker.strays import Strays, _may_have_landed
-from jobs_sql.claim import ClaimJobsRow, claim_jobs
+from jobs_sql.claim import ClaimJobsRow
 from tests.runtime.working import Input, Table, execute, job, logged, rows, serving, until
+from tests.sql.calls import claim
 from tests.support.server import Clones
 
 LONG: dict[str, Any] = {"lease": timedelta(minutes=5), "listen": False}
@@ -160,15 +161,7 @@ class TestWhatIsFound:
         """Three jobs that were claimed under a name."""
         Table(database).enqueue(effect, 3)
         with psycopg.connect(database, autocommit=True) as conn:
-            return claim_jobs(
-                conn,
-                queues=["default"],
-                free=[3],
-                rescue=False,
-                rescue_limit=0,
-                worker=name or self.NAME,
-                lease=timedelta(seconds=30),
-            )
+            return claim(conn, {"default": 3}, worker=name or self.NAME)
 
     async def found(self, database: str, strays: Strays) -> set[UUID]:
         """Ids of one look that follows a claim lost just now."""

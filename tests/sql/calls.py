@@ -200,6 +200,15 @@ def seed(conn: Connection[Any], count: int, **columns: str) -> list[UUID]:
 
 # --- claim, renew, settle
 
+#: A claim that is not steered: every queue from its oldest due job, tenants not told apart.
+STRAIGHT: dict[str, Any] = {
+    "turns": [],
+    "mosts": [],
+    "floor_ats": [],
+    "floor_ids": [],
+    "chosen": [],
+}
+
 
 def claim(
     conn: Connection[Any],
@@ -212,8 +221,10 @@ def claim(
     limits: Mapping[str, int] | None = None,
     park_limit: int = 100,
     sweep: bool = False,
+    ahead: bool = False,
+    **steer: Any,
 ) -> list[claim_sql.ClaimJobsRow]:
-    """`ClaimJobs`; a bare number asks the queue ``q``."""
+    """`ClaimJobs`; a bare number asks the queue ``q``. ``steer``: see `STRAIGHT`."""
     asked = {"q": queues} if isinstance(queues, int) else queues
     return strict(
         claim_sql.ClaimJobsRow,
@@ -229,6 +240,8 @@ def claim(
             limits=list((limits or {}).values()),
             park_limit=park_limit,
             sweep=sweep,
+            ahead=ahead,
+            **(STRAIGHT | steer),
         ),
     )
 
@@ -327,10 +340,16 @@ def settle_rows(
 def settle(
     conn: Connection[Any], *asked: Settle | Held, worker: str = "w1"
 ) -> list[tuple[str, str | None]]:
-    """`SettleJobs`; (verdict, state) in the order asked. A bare pair is one completed."""
+    """`SettleJobs`; (verdict, state) in the order asked. A bare pair is one completed.
+
+    Of a repeat only the verdict: what became of the job meanwhile is not its doing.
+    """
     items = [one if isinstance(one, Settle) else Settle(one) for one in asked]
     rows = settle_rows(conn, items, worker=worker)
-    answers = {(row.id, row.claims): (row.verdict, row.state) for row in rows}
+    answers = {
+        (row.id, row.claims): (row.verdict, row.state if row.verdict == "landed" else None)
+        for row in rows
+    }
     assert len(answers) == len(rows) == len({one.held for one in items}), "one answer for each pair"
     return [answers[one.held] for one in items]
 

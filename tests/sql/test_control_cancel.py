@@ -205,7 +205,7 @@ class TestRunning:
         held = running(conn, max_attempts=attempts, dead_letter=dead_letter)
         cancel(conn, held[0], reason="why")
         tables.lapse(conn, held[0])
-        assert [row.verdict for row in claim(conn, rescue=True)] == ["buried"]
+        assert [row.verdict for row in claim(conn, rescue=True)] == ["cancelled"]
         row = tables.settled(conn, held[0])
         assert (row["state"], row["stop_reason"]) == ("cancelled", "cancel requested")
         assert (row["cancel_reason"], row["revoked"]) == ("why", 1)

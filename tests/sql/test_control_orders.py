@@ -179,7 +179,7 @@ class TestRandomInterleavings:
         # What is left has been asked to end. Nobody may claim it.
         conn.execute("update jobs.job set lease_expires_at = now(), rescue_at = now()")
         rows = claim(conn, count, rescue=True, rescue_limit=count)
-        assert {row.verdict for row in rows} <= {"buried"}
+        assert {row.verdict for row in rows} <= {"cancelled"}
         ends = tables.where(conn, ids)
         assert set(ends) <= ENDS
         assert ends.total() == count

@@ -329,6 +329,23 @@ class TestPublish:
         a.run(lambda c: c.rollback())
         assert {row.verdict for row in waiting.result().values()} == {"created"}
 
+    def test_rows_go_in_in_the_order_in_which_a_bulk_enqueue_waits(self, conn: Conn) -> None:
+        """That of name, tenant, digest of the key and id, by their bytes."""
+        for n in range(60):
+            stage(
+                conn,
+                name="nmé"[n % 3],
+                tenant=("t", "s", "é")[n // 3 % 3],
+                idempotency_key=f"k{n}" if n % 4 else None,
+            )
+        publish(conn, claim(conn, take(conn)))
+        found = conn.execute(
+            "select convert_to(name, 'UTF8'), convert_to(tenant, 'UTF8'), unique_key is null,"
+            " unique_key, id from jobs.job order by ctid"
+        ).fetchall()
+        assert len(found) == 60
+        assert found == sorted(found, key=lambda row: (*row[:3], row[3] or b"", row[4]))
+
     def test_wakes_each_queue_once(self, conn: Conn, connect: Connect) -> None:
         for queue in ("b", "a", "b"):
             stage(conn, queue=queue)
@@ -336,7 +353,9 @@ class TestPublish:
         rows = claim(conn, take(conn))
         ear = connect()
         listen_wake(ear)
+        conn.execute("truncate jobs.wake")
         publish(conn, rows)
+        assert one(conn, "select count(*) from jobs.wake") == 2
         assert sorted(heard(ear)) == ["a", "b"]
         assert len(claim_ids(conn, {"a": 5, "b": 5})) == 3
 

@@ -175,6 +175,13 @@ class TestTheLook:
         conn.execute("update jobs.pause set kind = 'task'")
         assert self.due(conn)
 
+    def test_one_that_waits_for_its_key(self, conn: Conn) -> None:
+        """A claim looks after those as well, wherever they are."""
+        made(conn, concurrency_key="k", concurrency_limit=1, when_busy="wait", queue="other")
+        assert not self.due(conn)
+        conn.execute("update jobs.job set state = 'blocked', waiting_since = now()")
+        assert self.due(conn)
+
     def test_none_of_no_queue(self, conn: Conn) -> None:
         made(conn)
         assert beat(conn, looked_at=())[1] is False

@@ -9,7 +9,18 @@ import pytest
 from psycopg import Connection
 
 from tests.sql import tables
-from tests.sql.calls import Held, Settle, claim, claim_one, dead, made, retry, running, settle
+from tests.sql.calls import (
+    Held,
+    Settle,
+    claim,
+    claim_one,
+    dead,
+    made,
+    retry,
+    running,
+    settle,
+    settle_rows,
+)
 
 pytestmark = pytest.mark.majors
 
@@ -80,7 +91,7 @@ def superseded(conn: Conn, held: Held) -> None:
     )
     made(conn, idempotency_scope="waiting", idempotency_key="k", queue="elsewhere")
     lapses(conn, held)
-    assert [row.verdict for row in claim(conn, worker="w2", rescue=True)] == ["buried"]
+    assert [row.verdict for row in claim(conn, worker="w2", rescue=True)] == ["cancelled"]
 
 
 def removed(conn: Conn, held: Held) -> None:
@@ -161,6 +172,45 @@ class TestReplyLost:
         fails(conn, held)
         rescued_by_another(conn, claimed_by_another(conn, held))
         assert settle(conn, held) == [LOST]
+
+
+class TestState:
+    """How the job ended with the claim that is asked for, where it did."""
+
+    @pytest.mark.parametrize("dead_letter", [True, False])
+    def test_of_one_that_has_ended(self, conn: Conn, dead_letter: bool) -> None:
+        ended = [running(conn, max_attempts=1, dead_letter=dead_letter) for _ in range(3)]
+        asked = [Settle(ended[0]), dead(ended[1]), retry(ended[2])]
+        settle_rows(conn, asked)
+        told = {row.id: (row.verdict, row.state) for row in settle_rows(conn, asked)}
+        end = "dead" if dead_letter else "failed"
+        assert told == {
+            ended[0][0]: ("repeated", "completed"),
+            ended[1][0]: ("repeated", end),
+            ended[2][0]: ("repeated", end),
+        }
+
+    def test_not_of_one_that_goes_on(self, conn: Conn) -> None:
+        held = running(conn)
+        settle(conn, retry(held))
+        (ready,) = settle_rows(conn, [retry(held)])
+        assert (ready.verdict, ready.state) == ("repeated", None)
+        claim_one(conn)
+        (again,) = settle_rows(conn, [retry(held)])
+        assert (again.verdict, again.state) == ("repeated", None)
+
+    def test_nor_of_one_that_ended_with_a_later_claim_or_was_taken_away(self, conn: Conn) -> None:
+        held = running(conn)
+        settle(conn, retry(held))
+        row = claim_one(conn)
+        settle(conn, (row.id, row.claims))
+        (later,) = settle_rows(conn, [retry(held)])
+        assert (later.verdict, later.state) == ("repeated", None)
+        other = running(conn, max_attempts=1)
+        tables.lapse(conn, other[0])
+        claim(conn, rescue=True)
+        (lost,) = settle_rows(conn, [Settle(other)])
+        assert (lost.verdict, lost.state) == ("lost", None)
 
 
 class TestTakenAway:

@@ -46,6 +46,7 @@ create table jobs.job (
     max_attempts bigint not null,
     priority smallint not null default 0,
     dead_letter boolean not null default true,
+    ahead boolean not null default false,
     queue text not null,
     name text not null,
     tenant text not null default '',
@@ -106,6 +107,11 @@ create table jobs.job (
 -- Claim: one ordered probe for each requested queue and priority.
 create index job_ready_idx on jobs.job (queue, priority, available_at, id) where state = 'ready';
 
+-- Claim of a worker that tells tenants apart: a walk from tenant to tenant, then one ordered probe
+-- for each. Jobs without a tenant have no entry and pay nothing for it.
+create index job_ready_tenant_idx on jobs.job (queue, priority, tenant, available_at, id)
+where state = 'ready' and tenant <> '';
+
 -- Rescue: rescue_at is the first expiry of a lease. A renewal moves lease_expires_at, which no
 -- index holds, and so stays heap-only. Jobs that end within one lease are never looked at.
 create index job_running_idx on jobs.job (queue, rescue_at) where state = 'running';
@@ -147,6 +153,7 @@ comment on column jobs.job.unique_key is 'SHA-256 of the idempotency key while t
 comment on column jobs.job.run_id is 'Identity of the run, kept over retries.';
 comment on column jobs.job.priority is '0 runs first, 3 last.';
 comment on column jobs.job.dead_letter is 'Exhausted jobs end as dead, or as failed where this is false.';
+comment on column jobs.job.ahead is 'Claimed by a pass that asked for more than could begin at once. Whether it had begun when its lease lapsed is not known, and that attempt does not count.';
 comment on column jobs.job.tenant is 'Tenant the job was enqueued for. Empty for none.';
 comment on column jobs.job.idempotency_scope is 'live: one live job a key. waiting: one job a key that has not started.';
 comment on column jobs.job.traceparent is 'W3C trace parent of the enqueue.';
