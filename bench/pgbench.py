@@ -49,6 +49,7 @@ def cycle(batch: int, queue: str = "bench") -> str:
             "ahead": "false",
             "worker": "'pgbench'",
             "lease": "'30 s'",
+            **dict.fromkeys(("turns", "mosts", "floor_ats", "floor_ids", "chosen"), "'{}'"),
         },
     )
     head, found, _ = claim.rpartition(_LAST_SELECT)

@@ -13,7 +13,6 @@ from typing import Any
 
 from bench.bars import BARS
 from bench.figures import Figure, Summary, by_round, ratios
-from bench.measures import NOT_YET
 from bench.run import OURS
 
 _DETAILS = (
@@ -68,8 +67,6 @@ def markdown(parts: list[dict[str, Any]]) -> str:
     for part in parts:
         own = [each for each in figures if each.measure == part["measure"]]
         lines += [f"## {part['measure']}", "", *_table(own), "", *_reasons(own, part), ""]
-    lines += ["## Not there yet", ""]
-    lines += [f"- {name}: {reason}." for name, reason in NOT_YET.items()]
     return "\n".join(lines) + "\n"
 
 

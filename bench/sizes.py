@@ -19,6 +19,7 @@ class Sizes:
         rows: Finished and scheduled rows, each; history_drain: jobs of a drain beside them;
             history_rounds: rounds of that.
         snapshot: Jobs drained under a held snapshot.
+        blocked: Jobs that are blocked on one key.
         waiting: Jobs that wait at the same time.
         settle_seconds: From the start of a worker until it counts as idle.
     """
@@ -34,6 +35,7 @@ class Sizes:
     history_drain: int = 20_000
     history_rounds: int = 7
     snapshot: int = 60_000
+    blocked: int = 10_000
     waiting: int = 1_000
     settle_seconds: float = 4.0
 
@@ -54,6 +56,7 @@ QUICK = Sizes(
     history_drain=5_000,
     history_rounds=2,
     snapshot=10_000,
+    blocked=2_000,
     waiting=200,
     settle_seconds=3.0,
 )

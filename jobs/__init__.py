@@ -77,7 +77,7 @@ from jobs.scheduler import Scheduler, SchedulerStats
 from jobs.staging import Staged
 from jobs.tasking import TaskHandle, task
 from jobs.tenancy import current_tenant, tenant_scope
-from jobs.worker import Worker, WorkerStats
+from jobs.worker import Limits, Worker, WorkerStats
 
 __all__ = [
     "NO_KEY",
@@ -116,6 +116,7 @@ __all__ = [
     "JobTimeout",
     "JobsError",
     "LeaseLost",
+    "Limits",
     "LoadError",
     "Middleware",
     "MigrationBusy",

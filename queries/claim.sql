@@ -3,8 +3,11 @@
 --     those whose lease lapsed on their last attempt, or after a cancel was requested. Of jobs with
 --     a concurrency key only as many as the key has room for: the others are parked in the line of
 --     their key (blocked), or refused where they were declared not to wait.
+--     It looks from the oldest due job of each priority, in strict order. @turns is another order
+--     of the priorities, @mosts how many of each, @floor_ats and @floor_ids the place behind which
+--     to begin: four entries a queue in that order, or none. @chosen are jobs to claim beside.
 -- callers: jobs.worker (every pass of a worker that has a free slot)
--- tx: own autocommitted statement
+-- tx: own autocommitted statement; in one transaction behind ChooseJobs where tenants are limited
 -- locks: jobs.job rows, skip locked; lapsed ones for update in order of rescue_at, then ready ones
 --     no key update in index order. Waits for nobody. Locks exactly the rows it changes, and for
 --     the length of the statement also a row that left its state after the snapshot. Deletes the
@@ -35,11 +38,13 @@
 with /* jobs:claim_jobs */ request as (
     select
         asked.queue,
-        asked.free
+        asked.free,
+        asked.place
     from (
         select
             unnest(@queues::text[]) as queue,
-            unnest(@free::integer[]) as free
+            unnest(@free::integer[]) as free,
+            4 * generate_subscripts(@queues::text[], 1) as place /* the end of its four entries */
     ) as asked
     where not exists (
         select 1 from jobs.pause as p where p.kind = 'queue' and p.name = asked.queue
@@ -151,49 +156,101 @@ due as materialized (
         found.concurrency_limit,
         found.when_busy
     from request as r
+    cross join
+        lateral (
+            select
+                probe.id,
+                probe.queue,
+                probe.name,
+                probe.tenant,
+                probe.priority,
+                probe.available_at,
+                probe.waiting_since,
+                probe.concurrency_key,
+                probe.concurrency_limit,
+                probe.when_busy
+            from generate_series(0, 3) as t (turn)
+            cross join
+                lateral (
+                    select
+                        j.id,
+                        j.queue,
+                        j.name,
+                        j.tenant,
+                        j.priority,
+                        j.available_at,
+                        j.waiting_since,
+                        j.concurrency_key,
+                        j.concurrency_limit,
+                        j.when_busy
+                    from jobs.job as j
+                    where
+                        j.queue = r.queue
+                        and j.priority = coalesce((@turns::integer[])[r.place + t.turn - 3], t.turn)
+                        and j.state = 'ready'
+                        and j.available_at <= now()
+                        and (j.available_at, j.id) > (
+                            coalesce(
+                                (@floor_ats::timestamptz[])[r.place + t.turn - 3],
+                                '-infinity'::timestamptz
+                            ),
+                            coalesce(
+                                (@floor_ids::uuid[])[r.place + t.turn - 3],
+                                '00000000-0000-0000-0000-000000000000'::uuid
+                            )
+                        )
+                    order by j.available_at, j.id
+                    limit least(r.free, (@mosts::integer[])[r.place + t.turn - 3])
+                    for no key update of j skip locked
+                ) as probe
+            limit greatest(
+                0,
+                r.free - (
+                    select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+                )
+            ) /* the rescued take their slots first; the probe stops, and locks nothing more */
+        ) as found
+    union all
+    select
+        named.id,
+        named.queue,
+        named.name,
+        named.tenant,
+        named.priority,
+        named.available_at,
+        named.waiting_since,
+        named.concurrency_key,
+        named.concurrency_limit,
+        named.when_busy
+    from request as r
     cross join lateral (
         select
-            probe.id,
-            probe.queue,
-            probe.name,
-            probe.tenant,
-            probe.priority,
-            probe.available_at,
-            probe.waiting_since,
-            probe.concurrency_key,
-            probe.concurrency_limit,
-            probe.when_busy
-        from generate_series(0, 3) as p (priority)
-        cross join
-            lateral (
-                select
-                    j.id,
-                    j.queue,
-                    j.name,
-                    j.tenant,
-                    j.priority,
-                    j.available_at,
-                    j.waiting_since,
-                    j.concurrency_key,
-                    j.concurrency_limit,
-                    j.when_busy
-                from jobs.job as j
-                where
-                    j.queue = r.queue
-                    and j.priority = p.priority
-                    and j.state = 'ready'
-                    and j.available_at <= now()
-                order by j.available_at, j.id
-                limit r.free
-                for no key update of j skip locked
-            ) as probe
-        limit greatest(
-            0,
-            r.free - (
-                select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+            j.id,
+            j.queue,
+            j.name,
+            j.tenant,
+            j.priority,
+            j.available_at,
+            j.waiting_since,
+            j.concurrency_key,
+            j.concurrency_limit,
+            j.when_busy
+        from jobs.job as j
+        where
+            j.id = any(@chosen::uuid[]) /* locked by ChooseJobs in this transaction */
+            and j.queue = r.queue
+            and j.state = 'ready'
+            and j.available_at <= now()
+        order by j.id
+        limit
+            greatest(
+                0,
+                r.free - (
+                    select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
+                )
             )
-        ) /* the rescued take their slots first; the probe stops, and locks nothing more */
-    ) as found
+        for no key update of j skip locked
+    ) as named
 ),
 
 /* From here to "taken": the jobs with a key, if there are any. */

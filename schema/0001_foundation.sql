@@ -107,6 +107,11 @@ create table jobs.job (
 -- Claim: one ordered probe for each requested queue and priority.
 create index job_ready_idx on jobs.job (queue, priority, available_at, id) where state = 'ready';
 
+-- Claim of a worker that tells tenants apart: a walk from tenant to tenant, then one ordered probe
+-- for each. Jobs without a tenant have no entry and pay nothing for it.
+create index job_ready_tenant_idx on jobs.job (queue, priority, tenant, available_at, id)
+where state = 'ready' and tenant <> '';
+
 -- Rescue: rescue_at is the first expiry of a lease. A renewal moves lease_expires_at, which no
 -- index holds, and so stays heap-only. Jobs that end within one lease are never looked at.
 create index job_running_idx on jobs.job (queue, rescue_at) where state = 'running';

@@ -1,8 +1,6 @@
 """The measurements, by the name that `--only` takes.
 
-Each is a module with `run(run)`, which adds figures. One that needs a part of the library that does
-not exist yet is listed in NOT_YET, and is reported so; to add it, write its module and move its
-name to MEASURES.
+Each is a module with `run(run)`, which adds figures.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from collections.abc import Callable
 
 from bench.measures import (
     backlog,
+    blocked,
     drain,
     enqueue,
     idle,
@@ -29,12 +28,8 @@ MEASURES: dict[str, Callable[[Run], None]] = {
     "idle": idle.run,
     "backlog": backlog.run,
     "snapshot": snapshot.run,
+    "blocked": blocked.run,
     "memory": memory.run,
     "startup": startup.run,
     "rescue": rescue.run,
-}
-
-NOT_YET: dict[str, str] = {
-    "blocked key": "10,000 jobs blocked on one key: the library has no keyed concurrency yet",
-    "wake": "latency and idle cost with a wake by notification: the library polls until then",
 }

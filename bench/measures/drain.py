@@ -87,6 +87,9 @@ def _ours(run: Run, number: int, contestant: Contestant) -> None:
     _measure(run, number, contestant, "100 slots", "batch100", 1)
     _measure(run, number, contestant, "waiting 1 ms", "tuned", 1, "nap")
     _measure(run, number, contestant, "waiting 1 ms, two processes", "tuned", 2, "nap")
+    for processes in (1, 2):
+        name = "waiting 1 ms at the defaults" + (", two processes" if processes == 2 else "")
+        _measure(run, number, contestant, name, "defaults", processes, "nap")
     count = run.sizes.scaled(contestant.subject.backlog["tuned"])
     template = contestant.load("noop", count)
     for clients in (1, 2):

@@ -8,6 +8,7 @@ Needs psycopg only. The schema they expect is in the data folder `schema`.
 from . import (
     claim,
     control,
+    due,
     enqueue,
     inspect,
     lease,
@@ -24,12 +25,14 @@ from . import (
     slot,
     staged,
     tenancy,
+    tenants,
     wake,
 )
 
 __all__ = [
     "claim",
     "control",
+    "due",
     "enqueue",
     "inspect",
     "lease",
@@ -46,5 +49,6 @@ __all__ = [
     "slot",
     "staged",
     "tenancy",
+    "tenants",
     "wake",
 ]

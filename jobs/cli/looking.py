@@ -15,6 +15,7 @@ from jobs.inspect import (
     JobRecord,
     JobState,
     WorkerRecord,
+    due_ages,
     get_job,
     list_attempts,
     list_jobs,
@@ -215,8 +216,9 @@ def _add_stats(sub: Subcommands) -> None:
     parser = sub.add_parser(
         "stats",
         help="how many jobs of each queue are where, and how jobs ended lately",
-        description="How many jobs of each queue are in which state, what is paused, and how jobs "
-        "of each name ended lately. Reads no completed job.",
+        description="How many jobs of each queue are in which state, how long the oldest due job "
+        "of each priority has waited, what is paused, and how jobs of each name ended lately. "
+        "Reads no completed job.",
         allow_abbrev=False,
     )
     add_dsn(parser)
@@ -235,6 +237,7 @@ def run_stats(args: argparse.Namespace) -> int:
     """Run ``jobs stats``. Raises what `jobs.inspect` raises."""
     with session(dsn_of(args)) as conn:
         queues = queue_stats(conn)
+        ages = due_ages(conn)
         outcomes = outcome_counts(conn, args.since)
         paused = pauses(conn)
     stopped = {one.name for one in paused if one.kind == "queue"}
@@ -243,6 +246,10 @@ def run_stats(args: argparse.Namespace) -> int:
         print_json(
             {
                 "queues": [_in_seconds(row) for row in rows],
+                "due": [
+                    {"queue": one.queue, "priority": one.priority, "oldest_seconds": one.oldest}
+                    for one in ages
+                ],
                 "outcomes": outcomes,
                 "outcomes_since_seconds": args.since,
                 "pauses": paused,
@@ -252,6 +259,9 @@ def run_stats(args: argparse.Namespace) -> int:
     print_rows([row | {"paused": "yes" if row["paused"] else "no"} for row in rows], _STATS)
     if not rows:
         print("no live or dead jobs")
+    if any(one.priority for one in ages):
+        print("\noldest due job of each priority")
+        print_rows(ages, {"queue": "QUEUE", "priority": "PRIORITY", "oldest": "OLDEST DUE"})
     if outcomes:
         print(f"\noutcomes of the last {args.since.total_seconds():g} s")
         print_rows(outcomes, {"name": "NAME", "outcome": "OUTCOME", "amount": "JOBS"})

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from random import uniform
 from typing import Any, TypeAlias
@@ -22,8 +23,10 @@ from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
 from jobs.worker.register import BEAT_EVERY, Registration
 from jobs.worker.slots import Slots
+from jobs.worker.steering import Steer
 from jobs.worker.strays import Strays
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
+from jobs_sql.tenants import choose_jobs_async
 from jobs_sql.wake import prune_wakes_async
 
 logger = logging.getLogger("jobs.worker")
@@ -34,6 +37,8 @@ _PARK_LIMIT = 500
 # Seconds between two prunings, and how many rows one may remove.
 _PRUNE_EVERY = 60.0
 _PRUNE_LIMIT = 10_000
+# Before another claim that is worth it, in seconds.
+_AT_ONCE = 0.001
 # Retries that are looked for when they are due, not at the next poll: how soon in seconds, how many
 # at the same time, and by how much late, so as not to come too early.
 _EXPECT_WITHIN = 60.0
@@ -157,6 +162,24 @@ class Claimer:
         """Cancel the claim in flight on the server, so that it cannot claim for nobody."""
         await self._link.interrupt(grace)
 
+    async def finish(
+        self, task: asyncio.Task[None], hurrying: asyncio.Event, grace: float, cancel: float
+    ) -> None:
+        """Wait out the claim in flight. One that hangs is cancelled on the server.
+
+        Args:
+            task: Runs `run`, of which a stop has been asked.
+            hurrying: Ends the wait.
+            grace: Its seconds.
+            cancel: Seconds for the cancelled one to end.
+        """
+        hurried = asyncio.create_task(hurrying.wait(), name="jobs:hurry")
+        await asyncio.wait({task, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not task.done():
+            await self.interrupt(cancel)
+            await asyncio.wait({task}, timeout=cancel)
+
     async def run(self) -> None:
         """Claim until stopped. Never raises."""
         due = 0.0
@@ -167,7 +190,7 @@ class Claimer:
                 await self._slots.send(self._link)
                 if self._looks or time.monotonic() >= due:
                     self._looks = False
-                    wait = 0.0 if self._stopping else min(await self._look(), BEAT_EVERY)
+                    wait = 0.0 if self._stopping else self._until_next(await self._look())
                     due = time.monotonic() + wait
                 wait = 0.0 if self._slots.pending else due - time.monotonic()
             except Exception as error:  # the loop outlives whatever one claim raises
@@ -230,7 +253,7 @@ class Claimer:
         if not rows:
             if not busy and not self._slots.pending:
                 self._idle()
-            return self._pace.nothing()
+            return _AT_ONCE if self._demand.steering.unfinished else self._pace.nothing()
         await self._prune()
         wait = self._pace.found() if more else self._pace.filled()
         return 0.0 if self._demand.wants and not self._choked() else wait
@@ -246,33 +269,65 @@ class Claimer:
             if pruned == _PRUNE_LIMIT:
                 self._prune_at = now
 
+    def _until_next(self, wait: float) -> float:
+        """Not longer than until the next beat, or until a tenant that is too fast may go on."""
+        wait, now = min(wait, BEAT_EVERY), time.monotonic()
+        at = self._demand.steering.next_at(now)
+        return wait if at is None else min(wait, max(_AT_ONCE, at - now))
+
     async def _claim(self, ask: Ask) -> list[ClaimJobsRow]:
         asked_at = time.monotonic()
         try:
-            return await self._send(ask)
+            return await self._claim_steered(ask, asked_at)
         except Exception as error:
             self._strays.failed(asked_at, error)
             raise
 
-    async def _send(self, ask: Ask) -> list[ClaimJobsRow]:
-        queues = sorted(ask.room)
-        sweep = self._slots.looks(time.monotonic())
-        return await self._link.call(
-            lambda conn: claim_jobs_async(
+    async def _claim_steered(self, ask: Ask, began: float) -> list[ClaimJobsRow]:
+        steering = self._demand.steering
+        ask = replace(ask, room={queue: ask.room[queue] for queue in sorted(ask.room)})
+        if steering.by_tenant:
+            rows = await self._link.call(lambda conn: self._by_tenant(conn, ask, began), TIMEOUT)
+        else:
+            steer = steering.steer(ask.room, began)
+            rows = await self._link.call(lambda conn: self._send(conn, ask, steer), TIMEOUT)
+        steering.learn(ask.room, ask.rescue, rows, began, time.monotonic())
+        return rows
+
+    async def _by_tenant(
+        self, conn: AsyncConnection[Any], ask: Ask, now: float
+    ) -> list[ClaimJobsRow]:
+        """Choose and claim: what is chosen stays locked in between."""
+        steering = self._demand.steering
+        room = ask.room
+        async with conn.transaction():
+            chosen = await choose_jobs_async(
                 conn,
-                queues=queues,
-                free=[ask.room[queue] for queue in queues],
-                rescue=ask.rescue,
-                rescue_limit=_RESCUE_LIMIT,
-                limited=self._slots.limited,
-                limits=self._slots.limits,
-                park_limit=_PARK_LIMIT,
-                sweep=sweep,
-                ahead=ask.ahead,
-                worker=self._config.name,
-                lease=self._config.lease,
-            ),
-            TIMEOUT,
+                queues=list(room),
+                free=list(room.values()),
+                **steering.choose(room, now)._asdict(),
+            )
+            steer = steering.chosen(room, chosen)
+            if not steer.chosen and not ask.rescue:
+                return []
+            return await self._send(conn, ask, steer)
+
+    async def _send(self, conn: AsyncConnection[Any], ask: Ask, steer: Steer) -> list[ClaimJobsRow]:
+        sweep = self._slots.looks(time.monotonic())
+        return await claim_jobs_async(
+            conn,
+            queues=list(ask.room),
+            free=list(ask.room.values()),
+            rescue=ask.rescue,
+            rescue_limit=_RESCUE_LIMIT,
+            limited=self._slots.limited,
+            limits=self._slots.limits,
+            park_limit=_PARK_LIMIT,
+            sweep=sweep,
+            ahead=ask.ahead,
+            worker=self._config.name,
+            lease=self._config.lease,
+            **steer._asdict(),
         )
 
     def _report(self, error: Exception) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from jobs.errors import ClaimQueuesEmpty, ConfigError
 from jobs.service.settings import check_duration, check_name, default_name
+from jobs.worker.limits import Limits
 
 DEFAULT_QUEUE = "default"
 DEFAULT_SLOTS = 5
@@ -30,6 +31,7 @@ class WorkerConfig:
         idle_poll: Longest wait while idle.
         live_poll: The same while enqueues are heard.
         drain: How long a stop waits for running jobs before it cancels them.
+        limits: What the process may do at once beside its slots.
         own_name: Whether the name is this start's alone, because it was made for it.
         unknown_delay: How long a job of a name that is not registered waits for another process.
     """
@@ -41,6 +43,7 @@ class WorkerConfig:
     idle_poll: timedelta
     live_poll: timedelta
     drain: timedelta
+    limits: Limits
     own_name: bool = False
     unknown_delay: timedelta = timedelta(seconds=30)
 
@@ -58,6 +61,7 @@ def configure(
     poll: timedelta,
     idle_poll: timedelta | None,
     drain: timedelta,
+    limits: Limits | None = None,
 ) -> WorkerConfig:
     """Check the settings of a worker.
 
@@ -71,6 +75,11 @@ def configure(
     check_duration("poll", poll, timedelta(milliseconds=1), timedelta(hours=1))
     if idle_poll is not None:
         check_duration("idle_poll", idle_poll, poll, timedelta(hours=1))
+    if limits is not None and not isinstance(limits, Limits):
+        raise ConfigError(
+            f"limits is {limits!r:.200}, expected a jobs.Limits",
+            fix="Write for example limits=jobs.Limits(per_tenant=10).",
+        )
     check_duration("drain", drain, timedelta(0), timedelta(days=1))
     return WorkerConfig(
         name=name or default_name(),
@@ -80,6 +89,7 @@ def configure(
         idle_poll=idle_poll or max(poll, IDLE_POLL),
         live_poll=idle_poll or max(poll, LIVE_POLL),
         drain=drain,
+        limits=limits or Limits(),
         own_name=name is None,
     )
 

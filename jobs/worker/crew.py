@@ -173,6 +173,13 @@ class Crew:
         left = [job for _, job in self._busy()]
         for job in left:
             job.stop_reason = "abandoned"
+            logger.error(
+                "job %s (%s) does not stop and is left to its lease%s",
+                job.id,
+                job.row.name,
+                ": its thread is still running" if job.thread else "",
+                extra={"event": "jobs.worker.abandoned", "job": str(job.id)},
+            )
         for runner in self._runners:
             runner.cancel()
         return left
@@ -230,7 +237,7 @@ class Crew:
             if now - job.renewed_at >= self._lease:
                 self._give_up(job)  # it may be somebody else's by now
                 continue
-            me.job, job.task = job, me
+            me.job, job.task, job.begun = job, me, True
             lane.busy += 1
             if waiting and not lane.asked:
                 # If this one waits for something the next must not wait for it.

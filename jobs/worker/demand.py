@@ -6,10 +6,13 @@ travels in the `Ask`, and learns from `Demand.answered`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.worker.lane import Lane
+from jobs.worker.limits import Limits
+from jobs.worker.steering import Steering
 from jobs_sql.claim import ClaimJobsRow
 
 
@@ -31,14 +34,21 @@ class Ask:
 class Demand:
     """The lanes of a worker, as its claims see them."""
 
-    def __init__(self, lanes: Mapping[str, Lane], look_every: float) -> None:
+    def __init__(
+        self, lanes: Mapping[str, Lane], look_every: float, steering: Steering | None = None
+    ) -> None:
         """
         Args:
             lanes: By queue.
             look_every: Seconds between two looks for lapsed leases in the same queue.
+            steering: What steers the claims, and limits them. Default: no limits.
         """
+        self.steering = steering or Steering(Limits())
         self._lanes = lanes
         self._look_every = look_every
+        if not self.steering.may_rescue:
+            for lane in lanes.values():
+                lane.looked_at = math.inf
 
     def ask(self, now: float) -> Ask | None:
         """What to claim now; None for nothing.
@@ -57,6 +67,7 @@ class Demand:
             for queue, lane in self._lanes.items()
             if (wanted := lane.room(now, rescue or lane.looked_at <= due))
         }
+        room = self.steering.shrink(room)
         if not room:
             return None
         ahead = any(wanted > self._lanes[queue].free for queue, wanted in room.items())

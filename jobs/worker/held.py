@@ -60,6 +60,7 @@ class Held:
         worker: Label of this process.
         desk: What the worker offers to its runs.
         renewed_at: Monotonic seconds when the newest lease that landed was asked for.
+        begun: Whether a runner has taken it.
         task: The task that runs it, None before and afterwards.
         thread: Whether the function runs in a thread, which cannot be interrupted.
         stop_reason: Why the worker cancelled it (lost, cancel, drain, and abandoned where it does
@@ -72,6 +73,7 @@ class Held:
     __slots__ = (
         "_run",
         "answered",
+        "begun",
         "desk",
         "outcome",
         "renewed_at",
@@ -90,6 +92,7 @@ class Held:
         self.worker = worker
         self.desk = desk
         self.renewed_at = renewed_at
+        self.begun = False
         self.task: Runner | None = None
         self.thread = False
         self.stop_reason: str | None = None

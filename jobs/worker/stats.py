@@ -44,6 +44,10 @@ class WorkerStats:
         snoozed: Runs that asked to run again later, which uses no attempt either.
         lost: Runs whose lease was lost; nothing of them was recorded.
         abandoned: Runs that did not stop when the worker did. Their leases lapse.
+        tenants_counted: Tenants that hold a job here, where tenants are limited.
+        tenants_paced: Tenants whose pace is remembered, where it is limited.
+        tenants_refused: Tenants that were left out of a claim in the last minute or two, because
+            they were full or too fast.
         unsettled: Outcomes that the worker could not settle before it stopped. Their leases lapse.
         hooks_failed: Hooks of ended jobs that were given up.
     """
@@ -63,6 +67,9 @@ class WorkerStats:
     snoozed: int = 0
     lost: int = 0
     abandoned: int = 0
+    tenants_counted: int = 0
+    tenants_paced: int = 0
+    tenants_refused: int = 0
     unsettled: int = 0
     hooks_failed: int = 0
 

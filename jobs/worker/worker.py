@@ -28,12 +28,14 @@ from jobs.worker.farewell import Farewell, flush
 from jobs.worker.held import Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
+from jobs.worker.limits import Limits
 from jobs.worker.processes import Processes, checked_processes
 from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
 from jobs.worker.settler import Settler
 from jobs.worker.slots import Slots
 from jobs.worker.stats import WorkerStats, account, account_ended, ending
+from jobs.worker.steering import Steering
 from jobs.worker.strays import Strays
 from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
@@ -80,6 +82,7 @@ class Worker(Service):
         idle_poll: timedelta | None = None,
         drain: timedelta = timedelta(seconds=30),
         listen: Literal[False] | str = "auto",
+        limits: Limits | None = None,
         middleware: Iterable[Middleware] = (),
         pool: object = None,
         sync_pool: object = None,
@@ -102,6 +105,8 @@ class Worker(Service):
             listen: Whether to listen for enqueues, and where: ``"auto"`` where ``database`` is, a
                 connection string (a direct one, where ``database`` leads to a pooler), or False.
                 What cannot be heard is found by looking.
+            limits: What this process may do at once of all queues, of a queue and of a tenant, and
+                how fast, beside the slots.
             middleware: Functions of the run that return a context manager, entered around every
                 run, the first outermost, outside of the middleware of the registry.
             pool: A psycopg ``AsyncConnectionPool`` of the application, or a function that returns
@@ -121,7 +126,13 @@ class Worker(Service):
                 fix="Write jobs.Registry.of(module) with the modules that declare your jobs.",
             )
         self.config = configure(
-            name=name, queues=queues, lease=lease, poll=poll, idle_poll=idle_poll, drain=drain
+            name=name,
+            queues=queues,
+            lease=lease,
+            poll=poll,
+            idle_poll=idle_poll,
+            drain=drain,
+            limits=limits,
         )
         super().__init__(self.config.name)
         shown = f"jobs:{self.name}"[:63]
@@ -130,6 +141,7 @@ class Worker(Service):
         self._registry = registry
         self._stats = WorkerStats(self.name)
         self._holding = Holding()
+        self._steering = Steering(self.config.limits)
         self._until_idle = False
         self._middleware = checked_middleware("middleware", middleware)
         self._sessions = Sessions(pool, sync_pool, tenant_setting)
@@ -182,7 +194,7 @@ class Worker(Service):
         self._claimer = Claimer(
             claims,
             self.config,
-            Demand(self._lanes, min(1.0, lease / 6)),
+            Demand(self._lanes, min(1.0, lease / 6), self._steering),
             self._take,
             self._choked,
             self._busy,
@@ -242,7 +254,9 @@ class Worker(Service):
 
     def stats(self) -> WorkerStats:
         """A copy of the figures so far."""
-        return replace(self._stats, state=self._state, in_flight=len(self._holding))
+        figures = replace(self._stats, state=self._state, in_flight=len(self._holding))
+        self._steering.size(figures)
+        return figures
 
     # -- the life of a job -----------------------------------------------------------------------
 
@@ -258,8 +272,13 @@ class Worker(Service):
         return len(self._holding) > 0 or (self._hooks is not None and self._hooks.backlog > 0)
 
     def _idle(self) -> None:
-        """Nothing is held and nothing is due."""
-        if self._until_idle and not self._stopping.is_set():
+        """Nothing is held and nothing was found."""
+        if not self._until_idle or self._stopping.is_set():
+            return
+        if not self._steering.whole:  # maybe because it did not look everywhere
+            self._steering.force()
+            self._claimer.wake()
+        elif not self._steering.left_out:  # else they are looked at again when they may go on
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
@@ -278,6 +297,7 @@ class Worker(Service):
                 except Exception:  # one that cannot be begun must not take its neighbours along
                     logger.exception("job %s (%s) could not be begun", job.id, row.name)
                     job.outcome = Outcome("released", self.config.unknown_delay)
+                    self._steering.end(job)
                     self._settler.submit(job)
         self._crew.rouse()
 
@@ -293,6 +313,7 @@ class Worker(Service):
             return
         if age > self.config.renew_every:
             self._renewer.hurry()
+        self._steering.begin(job, time.monotonic())
         self._crew.begin(job)
 
     def _ended(self, job: Held) -> None:
@@ -301,13 +322,15 @@ class Worker(Service):
             self._settler.submit(job)
         else:
             self._let_go(job)
-        if self._lanes[job.row.queue].wants:
+        if self._steering.end(job) or self._lanes[job.row.queue].wants:
             self._claimer.wake()
 
     def _lost(self, job: Held, reason: str) -> None:
         """A lease is found lost; a job that has ended, or settled by itself, is left alone."""
         if not self._crew.lose(job):
             return
+        if job.task is None and self._steering.end(job):  # it will not end: it has not begun
+            self._claimer.wake()
         self._stats.lost += 1
         self._strays.disown(job)
         logger.error(
@@ -399,17 +422,9 @@ class Worker(Service):
 
     async def _end_claim(self) -> None:
         """Wait out the claim in flight. One that hangs is cancelled on the server."""
-        hurried = asyncio.create_task(self._hurrying.wait(), name="jobs:hurry")
-        await asyncio.wait(
-            {self._claim_task, hurried},
-            timeout=CLAIM_GRACE,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        hurried.cancel()
-        if not self._claim_task.done():
-            await self._claimer.interrupt(CANCEL_GRACE)
-            await asyncio.wait({self._claim_task}, timeout=CANCEL_GRACE)
-        if self._claim_task.done():
+        task = self._claim_task
+        await self._claimer.finish(task, self._hurrying, CLAIM_GRACE, CANCEL_GRACE)
+        if task.done():
             self._farewell.begin(self._links[0])
 
     def _abandon(self) -> None:
@@ -417,13 +432,6 @@ class Worker(Service):
         for job in self._crew.abandon():
             self._stats.abandoned += 1
             self._holding.remove(job)
-            logger.error(
-                "job %s (%s) does not stop and is left to its lease%s",
-                job.id,
-                job.row.name,
-                ": its thread is still running" if job.thread else "",
-                extra={"event": "jobs.worker.abandoned", "job": str(job.id)},
-            )
 
     async def _close(self) -> None:
         """End what is left of the worker. Nothing here waits for the database."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -133,7 +133,7 @@ class TestStats:
         made(conn, queue="slow")
         command("pause", "slow", "--by", "me")
         told = command("stats", "--json").document
-        assert told.keys() == {"queues", "outcomes", "outcomes_since_seconds", "pauses"}
+        assert told.keys() == {"queues", "due", "outcomes", "outcomes_since_seconds", "pauses"}
         by_queue = {one["queue"]: one for one in told["queues"]}
         assert (by_queue["slow"]["ready"], by_queue["slow"]["paused"]) == (1, True)
         assert (by_queue["q"]["dead"], by_queue["q"]["paused"]) == (1, False)
@@ -141,10 +141,21 @@ class TestStats:
         assert {"name": "m", "outcome": "completed", "amount": 1} in told["outcomes"]
         (pause,) = told["pauses"]
         assert (pause["kind"], pause["name"], pause["paused_by"]) == ("queue", "slow", "me")
+        (due,) = told["due"]
+        assert (due["queue"], due["priority"]) == ("slow", 0)
         text = command("stats").lines
         assert text[0].split()[:3] == ["QUEUE", "PAUSED", "READY"]
         assert text[2].split()[:3] == ["slow", "yes", "1"]
         assert "paused" in text
+
+    def test_how_long_each_priority_has_waited(self, command: Command, conn: Conn) -> None:
+        made(conn, priority=0)
+        made(conn, priority=3, run_at=datetime(2020, 1, 1, tzinfo=UTC))
+        told = command("stats", "--json").document["due"]
+        assert [(one["queue"], one["priority"]) for one in told] == [("q", 0), ("q", 3)]
+        assert told[1]["oldest_seconds"] > told[0]["oldest_seconds"] + 1e8
+        text = command("stats").lines
+        assert "oldest due job of each priority" in text
 
     def test_nothing_there(self, command: Command) -> None:
         assert command("stats").lines == ["no live or dead jobs"]

@@ -8,6 +8,7 @@ import pytest
 from psycopg import Connection
 
 from jobs_sql import claim
+from tests.sql.calls import STRAIGHT
 from tests.support.buffers import encoded, explain
 
 pytestmark = pytest.mark.majors
@@ -23,6 +24,8 @@ CLAIM: dict[str, Any] = {
     "sweep": False,
     "worker": "w",
     "lease": timedelta(seconds=30),
+    "ahead": False,
+    **STRAIGHT,
 }
 
 

@@ -200,6 +200,15 @@ def seed(conn: Connection[Any], count: int, **columns: str) -> list[UUID]:
 
 # --- claim, renew, settle
 
+#: A claim that is not steered: every queue from its oldest due job, tenants not told apart.
+STRAIGHT: dict[str, Any] = {
+    "turns": [],
+    "mosts": [],
+    "floor_ats": [],
+    "floor_ids": [],
+    "chosen": [],
+}
+
 
 def claim(
     conn: Connection[Any],
@@ -213,8 +222,9 @@ def claim(
     park_limit: int = 100,
     sweep: bool = False,
     ahead: bool = False,
+    **steer: Any,
 ) -> list[claim_sql.ClaimJobsRow]:
-    """`ClaimJobs`; a bare number asks the queue ``q``."""
+    """`ClaimJobs`; a bare number asks the queue ``q``. ``steer``: see `STRAIGHT`."""
     asked = {"q": queues} if isinstance(queues, int) else queues
     return strict(
         claim_sql.ClaimJobsRow,
@@ -231,6 +241,7 @@ def claim(
             park_limit=park_limit,
             sweep=sweep,
             ahead=ahead,
+            **(STRAIGHT | steer),
         ),
     )
 

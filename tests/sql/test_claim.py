@@ -13,6 +13,7 @@ from tests.sql import tables
 from tests.sql.calls import (
     HOUR,
     MINUTE,
+    STRAIGHT,
     Settle,
     claim,
     claim_ids,
@@ -105,6 +106,7 @@ class TestSlots:
             park_limit=0,
             sweep=False,
             ahead=False,
+            **STRAIGHT,
         )
         assert len(rows) == len({row.id for row in rows}) == 5
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from tests.sql.calls import MINUTE, NOTHING, Held
+from tests.sql.calls import MINUTE, NOTHING, STRAIGHT, Held
 
 
 def never_analysed(conn: Connection[Any]) -> None:
@@ -64,7 +64,7 @@ def load_settled(conn: Connection[Any], count: int, *, queues: int = 50) -> None
     )
 
 
-def claiming(queues: dict[str, int], *, rescue: bool = False) -> dict[str, Any]:
+def claiming(queues: dict[str, int], *, rescue: bool = False, **steer: Any) -> dict[str, Any]:
     """Arguments of ClaimJobs."""
     return {
         "queues": list(queues),
@@ -78,6 +78,8 @@ def claiming(queues: dict[str, int], *, rescue: bool = False) -> dict[str, Any]:
         "park_limit": 100,
         "sweep": False,
         "ahead": False,
+        **STRAIGHT,
+        **steer,
     }
 
 
@@ -109,3 +111,8 @@ def settling(held: Iterable[Held], *outcomes: str, error: bool = False) -> dict[
         "worker": "w1",
         "release": True,
     }
+
+
+def wide(dsn: str) -> Connection[Any]:
+    """A session that commits each statement."""
+    return Connection.connect(dsn, autocommit=True)

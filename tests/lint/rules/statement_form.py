@@ -14,7 +14,7 @@ FILES = ("queries/**/*.sql",)
 _PARAMETER = re.compile(r"(?<!\w)@[a-z_]\w*|sqlc\.\w+\(")
 # A reader of pg_stat_statements sees what a statement does. New verbs are welcome, nouns are not.
 _VERB = (
-    "Acquire|Add|Advance|Append|Arm|Begin|Cancel|Change|Check|Claim|Commit|Copy|Count|Create"
+    "Acquire|Add|Advance|Append|Arm|Begin|Cancel|Change|Check|Choose|Claim|Commit|Copy|Count|Create"
     "|Delete|Discard|Enqueue|Find|Fire|Fold|Get|Insert|Keep|List|Listen|Lock|Mark|Move|Note"
     "|Notify|Pause|Prepare|Promote|Prune|Publish|Read|Record|Register|Release|Remove|Renew"
     "|Replace|Requeue|Rescue|Resign|Resume|Retry|Save|Set|Settle|Stage|Start|Stop|Store|Suspend"
