@@ -75,6 +75,8 @@ def test_no_time_of_a_process_is_sent_but_the_start_times_of_callers() -> None:
         ("FireSchedule", "catch_up_until"),
         ("FireSchedule", "run_ats"),
         ("ListOutbox", "after_at"),
+        ("ChooseJobs", "floor_ats"),
+        ("ClaimJobs", "floor_ats"),
     }
     assert sent == callers_say | of_the_database
 
