@@ -281,7 +281,7 @@ class TestWorking:
             "update jobs.job set lease_expires_at = now() - interval '1 s', "
             "rescue_at = now() - interval '1 s', max_attempts = 1 where state = 'running'"
         )
-        assert "buried" in [row.verdict for row in claim(conn, rescue=True)]
+        assert "buried" in {row.verdict for row in claim(conn, rescue=True)}
         for forbidden in (
             "delete from jobs.settled",
             "truncate jobs.job",
