@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import date, datetime, time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from croniter import croniter
 
 from jobs.errors import ScheduleInvalid
 
@@ -34,8 +36,8 @@ _VALUE = "[0-9]+|[A-Za-z]+"
 _ITEM: Final = re.compile(
     rf"(?:(?P<star>\*)|(?P<low>{_VALUE})(?:-(?P<high>{_VALUE}))?)(?:/(?P<step>[0-9]+))?", re.A
 )
-# Before this many months the calendar has repeated itself, weekdays and leap years included.
-_CALENDAR_MONTHS: Final = 400 * 12
+# More years than between two matches of anything that is accepted: croniter's bound on its search.
+_RAREST: Final = 50
 
 
 class _Field(NamedTuple):
@@ -81,18 +83,18 @@ class Cron:
     weekdays: frozenset[int]
     elapsed: bool
     either: bool
+    _walk: croniter = field(repr=False, compare=False)
 
     def after(self, wall: datetime) -> datetime:
         """The first time of the calendar later than ``wall`` that matches, both without a zone.
 
         The fewest matches are one in 40 years (29 February of one weekday, across 2100).
         """
-        day = wall.date()
-        if self.matches_day(day):
-            found = self._within(wall.time())
-            if found is not None:
-                return datetime.combine(day, found)
-        return datetime.combine(self._day_after(day), time(self.hours[0], self.minutes[0]))
+        # A time is a whole minute. croniter counts in floats, which would round what is finer.
+        minute = wall.replace(second=0, microsecond=0)
+        walk = copy.copy(self._walk)  # it keeps its place, and expressions are shared by threads
+        found: datetime = walk.get_next(datetime, start_time=minute)
+        return found
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """The matching times later than ``start`` and not later than ``end``, in order."""
@@ -100,34 +102,6 @@ class Cron:
         while wall <= end:
             yield wall
             wall = self.after(wall)
-
-    def matches_day(self, day: date) -> bool:
-        """Whether the schedule has times on this day."""
-        if day.month not in self.months:
-            return False
-        in_month, in_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return in_month or in_week if self.either else in_month and in_week
-
-    def _within(self, wall: time) -> time | None:
-        """The first time of a day later than ``wall``."""
-        at = bisect_left(self.hours, wall.hour)
-        if at < len(self.hours) and self.hours[at] == wall.hour:
-            next_minute = bisect_right(self.minutes, wall.minute)
-            if next_minute < len(self.minutes):
-                return time(wall.hour, self.minutes[next_minute])
-            at += 1
-        return time(self.hours[at], self.minutes[0]) if at < len(self.hours) else None
-
-    def _day_after(self, day: date) -> date:
-        year, month, first = day.year, day.month, day.day + 1
-        for _ in range(_CALENDAR_MONTHS):
-            if month in self.months:
-                for number in range(first, _length(year, month) + 1):
-                    candidate = date(year, month, number)
-                    if self.matches_day(candidate):
-                        return candidate
-            year, month, first = year + month // 12, month % 12 + 1, 1
-        raise AssertionError(f"no day matches {self.text!r}")  # refused by parse()
 
 
 @lru_cache(maxsize=1024)
@@ -167,23 +141,33 @@ def _read(text: str, parts: list[str]) -> Cron:
     minutes, hours, days, months, weekdays = (
         _values(field, part) for field, part in zip(_FIELDS, parts, strict=True)
     )
-    cron = Cron(
-        text=text,
-        minutes=tuple(sorted(minutes)),
-        hours=tuple(sorted(hours)),
-        days=frozenset(days),
-        months=tuple(sorted(months)),
-        weekdays=frozenset(day % 7 for day in weekdays),
-        elapsed=parts[1].startswith("*"),
-        either=not parts[2].startswith("*") and not parts[4].startswith("*"),
-    )
-    if not cron.either and not any(min(days) <= _LONGEST_MONTH[month - 1] for month in months):
+    weekdays = {day % 7 for day in weekdays}
+    either = not parts[2].startswith("*") and not parts[4].startswith("*")
+    if not either and not any(min(days) <= _LONGEST_MONTH[month - 1] for month in months):
         longest = max(_LONGEST_MONTH[month - 1] for month in months)
         raise ScheduleInvalid(
             f"{parts[2]!r} never comes: the months {parts[3]!r} have at most {longest} days",
             field="cron day of month",
         )
-    return cron
+    if either and (len(days) == 31 or len(weekdays) == 7):
+        days, weekdays, either = set(range(1, 32)), set(range(7)), False  # every day
+    return Cron(
+        text=text,
+        minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)),
+        days=frozenset(days),
+        months=tuple(sorted(months)),
+        weekdays=frozenset(weekdays),
+        elapsed=parts[1].startswith("*"),
+        either=either,
+        _walk=_calendar((minutes, hours, days, months, weekdays), either),
+    )
+
+
+def _calendar(fields: Iterable[set[int]], either: bool) -> croniter:
+    """What finds the times. It is given plain numbers only, so none of its own grammar is used."""
+    numbers = " ".join(",".join(map(str, sorted(values))) for values in fields)
+    return croniter(numbers, 0, day_or=either, max_years_between_matches=_RAREST)
 
 
 def _values(field: _Field, part: str) -> set[int]:
@@ -249,9 +233,3 @@ def _number(field: _Field, text: str, within: str) -> int:
             f"{text}{within} is not from {field.low} to {field.high}", field=f"cron {field.name}"
         )
     return value
-
-
-def _length(year: int, month: int) -> int:
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return _LONGEST_MONTH[month - 1]

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 import jobs
-from jobs import errors
+from jobs import errors, faults
 
 EXTRA = {
     errors.InvalidInput: {"field": "input.items[3]"},
@@ -20,12 +20,19 @@ EXTRA = {
     errors.JobBusy: {"id": uuid4()},
     errors.JobNotCancellable: {"id": uuid4(), "state": "completed"},
     errors.JobNotRequeueable: {"id": uuid4(), "state": "dead", "holder": uuid4()},
+    errors.ScheduleInvalid: {"field": "cron"},
+    faults.ResultInvalid: {"field": "result.items[3]"},
+    faults.ResultTimeout: {"id": uuid4(), "state": "running"},
+    faults.ProcessDied: {"exit_code": -9},
 }
+ENDED = {"id": uuid4(), "state": "dead", "stop_reason": "exhausted", "last_error": None}
 FAMILY = sorted(
     (
         kind
-        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        for module in (errors, faults)
+        for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, jobs.JobsError)
+        and (module is errors or kind.__module__ == faults.__name__)
     ),
     key=lambda kind: kind.__name__,
 )
@@ -38,6 +45,8 @@ class Input(BaseModel):
 def make(kind: type[jobs.JobsError]) -> jobs.JobsError:
     if kind is errors.RetryAfter:
         return errors.RetryAfter(90, "it went wrong")
+    if issubclass(kind, faults.ResultUnavailable):
+        return kind("it went wrong", **ENDED)
     return kind("it went wrong", **EXTRA.get(kind, {}))
 
 
@@ -53,7 +62,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
     codes = [kind.code for kind in FAMILY]
     assert len(FAMILY) > 20
     assert len(set(codes)) == len(codes)
-    assert [code for code in codes if not re.fullmatch(r"JOBS?(_[A-Z]+)+", code)] == []
+    assert [code for code in codes if not re.fullmatch(r"(JOBS?|OUTBOX)(_[A-Z]+)+", code)] == []
 
 
 @pytest.mark.parametrize("kind", FAMILY, ids=lambda kind: kind.__name__)

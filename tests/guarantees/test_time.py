@@ -56,11 +56,29 @@ def test_no_time_of_a_process_is_sent_but_the_start_times_of_callers() -> None:
         for parameter in statement.params
         if "timestamp" in parameter.sql_type or parameter.sql_type.startswith(("date", "time"))
     }
-    assert sent == {
+    callers_say = {
         ("EnqueueJob", "run_at"),
         ("EnqueueJobs", "run_ats"),
+        ("PublishJobs", "run_ats"),
         ("RequeueJobs", "run_at"),
+        ("StageJobs", "run_ats"),
+        # Of a declaration, or of whoever makes a schedule.
+        ("ArmSchedules", "anchors"),
+        ("ChangeSchedule", "anchor"),
+        ("CreateSchedule", "anchor"),
     }
+    # Computed from a time that the database has told before, or that very time.
+    of_the_database = {
+        ("FireSchedule", "watermark"),
+        ("FireSchedule", "next_watermark"),
+        ("FireSchedule", "occurrence"),
+        ("FireSchedule", "catch_up_until"),
+        ("FireSchedule", "run_ats"),
+        ("ListOutbox", "after_at"),
+        ("ChooseJobs", "floor_ats"),
+        ("ClaimJobs", "floor_ats"),
+    }
+    assert sent == callers_say | of_the_database
 
 
 async def test_due_times_leases_and_retries_are_the_databases(

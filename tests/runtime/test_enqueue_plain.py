@@ -70,3 +70,19 @@ async def test_with_an_option_of_one_of_them_all_are_looked_at(
     assert statuses(await door.enqueue_many(plain, items)) == "cc"
     assert statements == ["enqueue_jobs"]
     assert len(stored(conn)) == 2
+
+
+async def test_jobs_with_a_concurrency_key_keep_it(
+    door: Door, conn: Connection[Any], statements: list[str]
+) -> None:
+    @jobs.job(
+        tenant=jobs.NO_TENANT,
+        idempotency_key=jobs.NO_KEY,
+        concurrency=jobs.Concurrency(key=lambda input: input.note, limit=1),
+    )
+    def limited(input: Payload) -> None: ...
+
+    await door.enqueue_many(limited, [Payload(note="a"), Payload(note="b")])
+    assert statements == ["enqueue_jobs"]
+    found = conn.execute("select count(distinct concurrency_key) from jobs.job").fetchone()
+    assert found == (2,)

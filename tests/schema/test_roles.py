@@ -279,9 +279,9 @@ class TestWorking:
         settle(conn, Settle(done), dead(failed))
         owner.execute(
             "update jobs.job set lease_expires_at = now() - interval '1 s', "
-            "rescue_at = now() - interval '1 s', max_attempts = 1"
+            "rescue_at = now() - interval '1 s', max_attempts = 1 where state = 'running'"
         )
-        assert [row.verdict for row in claim(conn, rescue=True)] == ["buried"]
+        assert "buried" in {row.verdict for row in claim(conn, rescue=True)}
         for forbidden in (
             "delete from jobs.settled",
             "truncate jobs.job",

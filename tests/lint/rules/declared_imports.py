@@ -16,7 +16,9 @@ FILES = ("jobs/**/*.py", "generated/**/*.py")
 # Standard library of a Python newer than the oldest supported one; imported behind a version test.
 _NEWER = {"annotationlib"}
 _GENERATED = {"psycopg", "jobs_sql"}
-_RUNTIME = _GENERATED | {"jobs", "psycopg_pool", "pydantic", "pydantic_core", "typing_extensions"}
+_RUNTIME = _GENERATED | {
+    *("croniter", "jobs", "psycopg_pool", "pydantic", "pydantic_core", "typing_extensions")
+}
 
 
 def problems(text: str, path: Path) -> list[str]:
