@@ -224,12 +224,9 @@ class Claimer:
             return 0.0
         if not self._registration.due:
             return await self._pass()
-        busy = self._busy()
         if await self._registration.beat(self._link, self._config.queues):
             return await self._pass()
         # It has looked at the queues as well, so that an idle worker sends no more than its looks.
-        if not busy:
-            self._idle()
         return self._pace.nothing()
 
     def _ask(self, now: float) -> Ask | None:

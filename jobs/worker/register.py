@@ -42,14 +42,21 @@ class Registration:
     """The row of one worker in ``jobs.worker``."""
 
     def __init__(
-        self, config: WorkerConfig, holding: Holding, stats: Callable[[], WorkerStats]
+        self,
+        config: WorkerConfig,
+        holding: Holding,
+        stats: Callable[[], WorkerStats],
+        stands_in: bool = True,
     ) -> None:
         """
         Args:
             config: Settings of the worker.
             holding: The jobs it holds.
             stats: Its figures so far.
+            stands_in: Whether a sign of life that sees nothing due stands for a claim. Not for a
+                worker that stops when its claims say that nothing is left.
         """
+        self._stands_in = stands_in
         self.id: UUID = uuid4()
         self._config = config
         self._holding = holding
@@ -74,7 +81,8 @@ class Registration:
         Returns:
             Whether these have to be looked at now: something is due there, or it is not known.
         """
-        return await self._send(link, lambda conn: self._describe(conn, looked_at)) is not False
+        due = await self._send(link, lambda conn: self._describe(conn, looked_at))
+        return due is not False or not self._stands_in
 
     async def drain(self, link: Link) -> None:
         """Say that the worker drains. Never raises but when it is cancelled.

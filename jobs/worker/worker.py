@@ -188,7 +188,7 @@ class Worker(Service):
                 self._registry, self._threads, self.name, self._hook_failed, self._relieve
             )
         self._crew = Crew(executor, self._lanes, lease, self._ended)
-        registration = Registration(self.config, self._holding, self.stats)
+        registration = Registration(self.config, self._holding, self.stats, not self._until_idle)
         self._farewell = Farewell(registration)
         self._strays = Strays(self.config, self._holding)
         self._claimer = Claimer(
