@@ -14,7 +14,7 @@
 --     bucket, name and outcome
 with /* jobs:fold_counters */ step as (
     select
-        unnest(array[0, 1, 2]::smallint[]) as tier,
+        unnest(array[0, 1, 2]::bigint[]) as tier,
         unnest(
             array[interval '10 minutes', interval '2 days', interval '60 days']::interval[]
         ) as age,

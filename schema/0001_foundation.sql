@@ -240,7 +240,7 @@ comment on column jobs.attempt.claims is 'Fencing token of the claim that failed
 create table jobs.counter (
     bucket timestamptz not null,
     amount bigint not null,
-    tier smallint not null default 0,
+    tier bigint not null default 0,
     name text not null,
     outcome text not null,
     constraint counter_tier_check check (tier between 0 and 3)

@@ -2351,7 +2351,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/counter.sql",
-        sha256="7296120335acbad80c5b98099b24574b10e0f13091e31eff41f04baee38ac1ed",
+        sha256="8f5bf43340fd28ef22ae84530d23e5470fd20a3651cd23cb54d473c9be52c097",
     ),
     "GetJob": Statement(
         name="GetJob",

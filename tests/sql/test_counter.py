@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from psycopg import Connection
 
 from jobs.inspect import outcome_counts
 from jobs_sql.counter import fold_counters
-from tests.sql.conftest import Conn
 from tests.support.stepped import Session
+
+Conn = Connection[Any]
 
 pytestmark = pytest.mark.majors
 
