@@ -217,15 +217,17 @@ order by coalesce(c.queue, e.queue);
 -- index: counter_bucket_idx
 -- fence: none, it reads
 -- clock: statement_timestamp()
--- rows: one a job name and outcome that occurred, in order of both
--- cost: one index range, some rows a minute and job name
+-- rows: one a job name and outcome that occurred, in order of both. What is older than two days is
+--     kept by the hour, what is older than sixty by the day: such a sum counts if it began since.
+-- cost: one index range a tier, some rows a minute and job name
 select /* jobs:count_outcomes */
     c.name,
     c.outcome,
     pg_catalog.sum(c.amount)::bigint as amount
 from jobs.counter as c
 where
-    c.bucket >= pg_catalog.date_trunc(
+    c.tier in (0, 1, 2, 3)
+    and c.bucket >= pg_catalog.date_trunc(
         'minute', pg_catalog.statement_timestamp() - @since::interval
     )
 group by c.name, c.outcome

@@ -240,14 +240,18 @@ comment on column jobs.attempt.claims is 'Fencing token of the claim that failed
 create table jobs.counter (
     bucket timestamptz not null,
     amount bigint not null,
+    tier bigint not null default 0,
     name text not null,
-    outcome text not null
+    outcome text not null,
+    constraint counter_tier_check check (tier between 0 and 3)
 );
 
-create index counter_bucket_idx on jobs.counter (bucket, name, outcome);
+-- By tier first, so that folding finds the oldest of each and never what it has folded before.
+create index counter_bucket_idx on jobs.counter (tier, bucket, name, outcome);
 
 comment on table jobs.counter is 'Deltas of outcomes by job name and minute, inserted by the settling statement. Sum amount.';
-comment on column jobs.counter.bucket is 'Start of the minute.';
+comment on column jobs.counter.bucket is 'Start of the minute, in higher tiers of the minute, hour or day, in UTC.';
+comment on column jobs.counter.tier is '0 deltas of a minute, 1 sums of a minute, 2 of an hour, 3 of a day.';
 comment on column jobs.counter.outcome is 'completed, retried, failed, dead, cancelled, refused, rescued.';
 
 -- Keyed concurrency: a running job with a key holds one slot of it. The primary key is what keeps a

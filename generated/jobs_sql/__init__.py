@@ -8,6 +8,7 @@ Needs psycopg only. The schema they expect is in the data folder `schema`.
 from . import (
     claim,
     control,
+    counter,
     due,
     enqueue,
     inspect,
@@ -32,6 +33,7 @@ from . import (
 __all__ = [
     "claim",
     "control",
+    "counter",
     "due",
     "enqueue",
     "inspect",

@@ -12,6 +12,7 @@ from typing import Final
 from . import (
     claim,
     control,
+    counter,
     due,
     enqueue,
     inspect,
@@ -1238,8 +1239,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "index": "counter_bucket_idx",
             "fence": "none, it reads",
             "clock": "statement_timestamp()",
-            "rows": "one a job name and outcome that occurred, in order of both",
-            "cost": "one index range, some rows a minute and job name",
+            "rows": "one a job name and outcome that occurred, in order of both. What is older than two days is kept by the hour, what is older than sixty by the day: such a sum counts if it began since.",
+            "cost": "one index range a tier, some rows a minute and job name",
         },
         params=(
             Parameter(
@@ -1275,7 +1276,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
+        sha256="4fb6d68f864d9e7d73ba7a803b5b9afa4df5d49e009cee391737242762445327",
     ),
     "CreateSchedule": Statement(
         name="CreateSchedule",
@@ -2312,6 +2313,46 @@ STATEMENTS: Final[dict[str, Statement]] = {
         source="queries/schedule.sql",
         sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
     ),
+    "FoldCounters": Statement(
+        name="FoldCounters",
+        module="counter",
+        function="fold_counters",
+        async_function="fold_counters_async",
+        command=":one",
+        text=counter.FOLD_COUNTERS,
+        header={
+            "purpose": "fold the deltas of outcomes into sums: of a minute once it is ten minutes old, of an hour after two days, of a day after sixty.",
+            "callers": "jobs.worker.claimer, at most once a minute, and not where it finds no jobs",
+            "tx": "own autocommitted statement",
+            "locks": "the old rows of jobs.counter for update, skip locked. Waits for nobody: two that fold at once take different rows, and none is summed twice.",
+            "index": "counter_bucket_idx",
+            "fence": "none, it changes no job",
+            "clock": "now()",
+            "rows": "how many were folded away. A transaction that was open for longer adds its deltas later, and they are folded by themselves: sums of one bucket may be several.",
+            "cost": "one walk a tier from its old end that stops at @most rows, their deletion, and one insert a bucket, name and outcome",
+        },
+        params=(
+            Parameter(
+                name="most",
+                argument="most",
+                number=1,
+                sql_type="integer",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        columns=(
+            Column(
+                name="folded",
+                field="folded",
+                sql_type="bigint",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
+        source="queries/counter.sql",
+        sha256="8f5bf43340fd28ef22ae84530d23e5470fd20a3651cd23cb54d473c9be52c097",
+    ),
     "GetJob": Statement(
         name="GetJob",
         module="inspect",
@@ -2547,7 +2588,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
+        sha256="4fb6d68f864d9e7d73ba7a803b5b9afa4df5d49e009cee391737242762445327",
     ),
     "GetStaged": Statement(
         name="GetStaged",
@@ -2951,7 +2992,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
+        sha256="4fb6d68f864d9e7d73ba7a803b5b9afa4df5d49e009cee391737242762445327",
     ),
     "ListJobsNewest": Statement(
         name="ListJobsNewest",
@@ -5840,7 +5881,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/inspect.sql",
-        sha256="228644b858a1da9d60342b059a14e4b83326266e9abe5cea85eb9aa35d8e9991",
+        sha256="4fb6d68f864d9e7d73ba7a803b5b9afa4df5d49e009cee391737242762445327",
     ),
     "ReadResult": Statement(
         name="ReadResult",

@@ -26,6 +26,7 @@ from jobs.worker.slots import Slots
 from jobs.worker.steering import Steer
 from jobs.worker.strays import Strays
 from jobs_sql.claim import ClaimJobsRow, claim_jobs_async
+from jobs_sql.counter import fold_counters_async
 from jobs_sql.tenants import choose_jobs_async
 from jobs_sql.wake import prune_wakes_async
 
@@ -263,7 +264,10 @@ class Claimer:
             pruned = await self._link.call(
                 lambda conn: prune_wakes_async(conn, most=_PRUNE_LIMIT), TIMEOUT
             )
-            if pruned == _PRUNE_LIMIT:
+            folded = await self._link.call(
+                lambda conn: fold_counters_async(conn, most=_PRUNE_LIMIT), TIMEOUT
+            )
+            if pruned == _PRUNE_LIMIT or (folded or 0) >= _PRUNE_LIMIT:
                 self._prune_at = now
 
     def _until_next(self, wait: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.lone
 
 Conn = psycopg.Connection[Any]
 CROWD = 10_000
+# Ids in order of creation, as those that the library makes, and none twice.
+_FIRST = itertools.count(1_000_000, 100_000)
 
 
 @pytest.fixture
@@ -41,12 +44,12 @@ def seed_keyed(
             id, run_id, queue, name, max_attempts, available_at, concurrency_key,
             concurrency_limit, when_busy, state, waiting_since, input
         )
-        select gen_random_uuid(), gen_random_uuid(), %(queue)s, 'send', 3,
+        select lpad(to_hex(%(first)s + i), 32, '0')::uuid, md5(i::text)::uuid, %(queue)s, 'send', 3,
             now() - interval '1 hour' + i * interval '1 millisecond', KEY, 1, 'wait',
             %(state)s, case when %(state)s = 'blocked' then now() end, '{"n": 12345}'
         from generate_series(1, %(count)s::integer) as s (i)
         """.replace("KEY", key).encode(),
-        {"count": count, "queue": queue, "state": state},
+        {"count": count, "queue": queue, "state": state, "first": next(_FIRST)},
     )
     conn.execute("vacuum (analyze) jobs.job")
 

@@ -17,6 +17,7 @@ from jobs.errors import MigrationRightsMissing
 from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queue_stats
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
+from jobs_sql.counter import fold_counters
 from jobs_sql.enqueue import wake_queue
 from jobs_sql.slot import sweep_slots
 from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
@@ -274,6 +275,7 @@ class TestWorking:
         listen_wake(conn)
         notify_probe(conn, nonce="n")
         assert prune_wakes(conn, most=1) == 0
+        assert fold_counters(conn, most=1) == 0
         unlisten_wake(conn)
         assert live_and_leave(conn) == 3
         settle(conn, Settle(done), dead(failed))
