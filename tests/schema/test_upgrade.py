@@ -76,6 +76,9 @@ def seed(conn: Connection[Any]) -> None:
         "insert into jobs.counter (bucket, amount, name, outcome) values (now(), 1, 'n', 'o')"
     )
     conn.execute("insert into jobs.pause (kind, name) values ('queue', 'q')")
+    conn.execute(
+        "insert into jobs.slot (concurrency_key, slot, job_id) values ('k', 1, %s)", [new_id()]
+    )
 
 
 def rows(conn: Connection[Any]) -> dict[str, list[dict[str, Any]]]:
