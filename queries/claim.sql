@@ -225,31 +225,46 @@ due as materialized (
     from request as r
     cross join lateral (
         select
-            j.id,
-            j.queue,
-            j.name,
-            j.tenant,
-            j.priority,
-            j.available_at,
-            j.waiting_since,
-            j.concurrency_key,
-            j.concurrency_limit,
-            j.when_busy
-        from jobs.job as j
-        where
-            j.id = any(@chosen::uuid[]) /* locked by ChooseJobs in this transaction */
-            and j.queue = r.queue
-            and j.state = 'ready'
-            and j.available_at <= now()
-        order by j.id
-        limit
-            greatest(
-                0,
-                r.free - (
-                    select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
-                )
+            one.id,
+            one.queue,
+            one.name,
+            one.tenant,
+            one.priority,
+            one.available_at,
+            one.waiting_since,
+            one.concurrency_key,
+            one.concurrency_limit,
+            one.when_busy
+        from (
+            select unnest(@chosen::uuid[]) as id
+        ) as wanted /* one by one: with any() a planner may walk the ready index, even for none */
+        cross join
+            lateral (
+                select
+                    j.id,
+                    j.queue,
+                    j.name,
+                    j.tenant,
+                    j.priority,
+                    j.available_at,
+                    j.waiting_since,
+                    j.concurrency_key,
+                    j.concurrency_limit,
+                    j.when_busy
+                from jobs.job as j
+                where
+                    j.id = wanted.id /* locked by ChooseJobs in this transaction */
+                    and j.queue = r.queue
+                    and j.state = 'ready'
+                    and j.available_at <= now()
+                for no key update of j skip locked
+            ) as one
+        limit greatest(
+            0,
+            r.free - (
+                select count(*) from lapsed as l where l.queue = r.queue and l.fate = 'rescued'
             )
-        for no key update of j skip locked
+        )
     ) as named
 ),
 

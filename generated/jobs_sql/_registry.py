@@ -831,7 +831,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="b4ccfad82a77ac5d2aab3a85a501a33fe4df44c7797777740ae619c42b87b771",
+        sha256="dbc7822139edbb0052175db11aa5b33b84d3549d333bf6717615a751b993921d",
     ),
     "ClaimOutbox": Statement(
         name="ClaimOutbox",
