@@ -251,7 +251,7 @@ class _Child:
         """Wait a moment for the end of the process; None where it does not come."""
         self._writer.close()
         deadline = time.monotonic() + _GONE
-        while (code := self._process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (code := self._process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110 (no event tells)
             await asyncio.sleep(0.005)
         return code
 
