@@ -353,7 +353,7 @@ class _Attempt:
         return JobTimeout(f"the attempt took longer than {timedelta(seconds=self._seconds or 0)}")
 
 
-class _RemoteTraceback(Exception):  # noqa: N818
+class _RemoteTraceback(Exception):  # noqa: N818 (a cause that is shown, never raised)
     """The traceback of an error that was raised in another process."""
 
     def __init__(self, trace: str) -> None:
