@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
+from jobs.callables import is_asynchronous
 from jobs.errors import DeclarationError, DelayInvalid, RetryAfter, Terminal, bounded_delay
 
 logger = logging.getLogger("jobs")
@@ -85,7 +85,7 @@ def checked_rules(where: str, rules: object) -> ErrorRules:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise DeclarationError(f"{where}: {kind!r:.200} is no type of errors")
         if callable(rule):
-            if iscoroutinefunction(rule) or iscoroutinefunction(getattr(rule, "__call__", None)):  # noqa: B004
+            if is_asynchronous(rule):
                 raise DeclarationError(
                     f"{where}: the rule of {kind.__qualname__} must be a plain function, not an "
                     "asynchronous one"
@@ -204,7 +204,7 @@ def _apply(rule: ErrorRule, error: BaseException, why: str) -> Reading | None:
     if answer == "terminal":
         return Reading("terminal", why=why)
     try:
-        return Reading("later", bounded_delay(answer), why)  # type: ignore[arg-type]
+        return Reading("later", bounded_delay(answer), why)
     except DelayInvalid:
         logger.error(
             "%s returned %.200r, which is neither 'retry', 'terminal', a delay nor None, and is "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from jobs.callables import is_asynchronous, takes_one
 from jobs.errors import DeclarationError
 from jobs.payload import text_problem
 
@@ -113,16 +113,9 @@ def _check_key(key: object) -> None:
             f"concurrency: the key must be a function of the input, and is a "
             f"{type(key).__qualname__}"
         )
-    called = getattr(key, "__call__", None)  # noqa: B004  (an object that is called, not whether)
-    if inspect.iscoroutinefunction(key) or inspect.iscoroutinefunction(called):
+    if is_asynchronous(key):
         raise DeclarationError(
             "concurrency: the key must be a plain function, not an asynchronous one"
         )
-    try:
-        inspect.signature(key).bind(object())
-    except ValueError:
-        return  # a builtin that does not tell
-    except TypeError as error:
-        raise DeclarationError(
-            "concurrency: the key must take the input as its one argument"
-        ) from error
+    if not takes_one(key):
+        raise DeclarationError("concurrency: the key must take the input as its one argument")

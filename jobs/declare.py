@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
+from jobs.callables import is_asynchronous, takes_one
 from jobs.classify import NO_RULES, ErrorRules, checked_rules
 from jobs.concurrency import Concurrency, checked_concurrency
 from jobs.definition import (
@@ -109,7 +110,7 @@ class Declaration:
             name=name,
             input_type=model,
             fn=fn,
-            is_async=_is_async(fn),
+            is_async=is_asynchronous(fn),
             executor=_where(fn, self._executor),
             takes_run=takes_run,
             results=_results(fn, scope),
@@ -278,14 +279,10 @@ def _check_function(what: str, value: object, instead: str) -> None:
         raise DeclarationError(
             f"{what}: must be a function of the input or {instead}, and is a {type_name(value)}"
         )
-    if _is_async(value):
+    if is_asynchronous(value):
         raise DeclarationError(f"{what}: must be a plain function, not an asynchronous one")
-    try:
-        inspect.signature(value).bind(object())
-    except ValueError:
-        return  # a builtin that does not tell
-    except TypeError as error:
-        raise DeclarationError(f"{what}: must take the input as its one argument") from error
+    if not takes_one(value):
+        raise DeclarationError(f"{what}: must take the input as its one argument")
 
 
 # -- the job function -----------------------------------------------------------------------------
@@ -348,8 +345,8 @@ def _results(fn: Callable[..., object], scope: Mapping[str, Any]) -> ResultCodec
 def _where(fn: Callable[..., object], asked: Where | None) -> Where:
     """Return where the function runs, and refuse what could not run there."""
     who = f"job function {getattr(fn, '__name__', type_name(fn))!r}"
-    if _is_async(fn) != (asked == "async") and asked is not None:
-        kind = "asynchronous" if _is_async(fn) else "not asynchronous"
+    if is_asynchronous(fn) != (asked == "async") and asked is not None:
+        kind = "asynchronous" if is_asynchronous(fn) else "not asynchronous"
         raise DeclarationError(f"executor: {who} is {kind}, and cannot run as {asked!r}")
     if asked == "process":
         name, module = getattr(fn, "__qualname__", None), getattr(fn, "__module__", None)
@@ -360,7 +357,7 @@ def _where(fn: Callable[..., object], asked: Where | None) -> Where:
                 fix="Declare it at the top of a module that is imported, not in a function and "
                 "not in the script that is started.",
             )
-    return asked or ("async" if _is_async(fn) else "thread")
+    return asked or ("async" if is_asynchronous(fn) else "thread")
 
 
 def _resolved(fn: object, annotation: Any, scope: Mapping[str, Any]) -> Any:
@@ -392,12 +389,6 @@ def _may_be_run(annotation: Any) -> bool:
     if isinstance(annotation, type):
         return any(base.__name__ == "Run" for base in annotation.__mro__)
     return any(_may_be_run(part) for part in get_args(annotation) if part is not type(None))
-
-
-def _is_async(fn: object) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(fn, "__call__", None)  # noqa: B004  (an object that is called, not whether it can be)
-    )
 
 
 # -- names ----------------------------------------------------------------------------------------

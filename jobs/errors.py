@@ -352,7 +352,7 @@ LONGEST_DELAY = timedelta(days=3_653)
 """The longest delay, timeout or ceiling that is accepted anywhere: ten years."""
 
 
-def bounded_delay(delay: timedelta | float) -> timedelta:
+def bounded_delay(delay: object) -> timedelta:
     """Return a time to wait, from 0 to `LONGEST_DELAY`. Raises DelayInvalid for what is no time."""
     if isinstance(delay, timedelta):
         return min(max(delay, timedelta()), LONGEST_DELAY)

@@ -61,7 +61,7 @@ class JobHandle(Staging[M, R]):
 
     def __reduce__(self) -> str:
         # What copy and deepcopy go by as well: a handle is copied as itself.
-        return str(self.__qualname__)  # type: ignore[attr-defined]
+        return str(vars(self)["__qualname__"])
 
     @overload
     def enqueue(

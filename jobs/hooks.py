@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
+from jobs.callables import is_generator, takes_one
 from jobs.errors import DeclarationError
 
 M = TypeVar("M")
@@ -76,7 +76,8 @@ class Settled(Generic[M]):
 
 
 Hook: TypeAlias = Callable[[Settled[Any]], object]
-"""A function of the `Settled` job, asynchronous or not. What it returns is not looked at."""
+"""A function of the `Settled` job: an asynchronous one runs on the event loop, another in a thread.
+What it returns is not looked at."""
 
 
 def checked_hook(value: object) -> None:
@@ -85,20 +86,7 @@ def checked_hook(value: object) -> None:
         raise DeclarationError(
             f"on_settled: must be a function of a jobs.Settled, and is a {type(value).__qualname__}"
         )
-    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
+    if is_generator(value):
         raise DeclarationError("on_settled: contains a yield, so calling it would not run it")
-    try:
-        inspect.signature(value).bind(object())
-    except ValueError:
-        return  # a builtin that does not tell
-    except TypeError as error:
-        raise DeclarationError(
-            "on_settled: must take the jobs.Settled as its one argument"
-        ) from error
-
-
-def is_async_hook(hook: Hook) -> bool:
-    """Whether a hook runs on the event loop; others run in a thread."""
-    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(
-        getattr(hook, "__call__", None)  # noqa: B004  (an object that is called, not whether it can be)
-    )
+    if not takes_one(value):
+        raise DeclarationError("on_settled: must take the jobs.Settled as its one argument")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any, TypeAlias, TypeVar
 
+from jobs.callables import is_asynchronous
 from jobs.errors import ConfigError
 from jobs.run import Run
 
@@ -31,7 +32,7 @@ def checked_middleware(where: str, given: object) -> tuple[Middleware, ...]:
     for one in found:
         if not callable(one):
             raise ConfigError(f"{where} holds {one!r:.200}, expected functions of the run")
-        if inspect.iscoroutinefunction(one):
+        if is_asynchronous(one):
             raise ConfigError(
                 f"{where} holds {_name_of(one)}, which returns no context manager",
                 fix="Decorate it with contextlib.asynccontextmanager, and yield once.",

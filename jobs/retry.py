@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import random
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from jobs.callables import is_asynchronous
 from jobs.errors import LONGEST_DELAY, DeclarationError
 
 logger = logging.getLogger("jobs")
@@ -72,7 +72,7 @@ class Retry:
         if type(self.attempts) is not int or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise _bad("attempts", f"a whole number from 1 to {MOST_ATTEMPTS}", self.attempts)
         if callable(self.backoff):
-            if inspect.iscoroutinefunction(self.backoff):
+            if is_asynchronous(self.backoff):
                 raise _bad("backoff", "a plain function, not an asynchronous one", self.backoff)
         elif self.backoff not in _CURVES:
             raise _bad("backoff", f"one of {', '.join(_CURVES)}, or a function", self.backoff)

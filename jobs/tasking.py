@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from psycopg import AsyncConnection, Connection
 
+from jobs.callables import is_asynchronous
 from jobs.definition import NAME_LIMIT, type_name
 from jobs.enqueue import Enqueued, enqueue_one
 from jobs.errors import ConnectionUnsupported, DeclarationError, DuplicateName, ScheduleInvalid
@@ -67,7 +68,7 @@ class TaskHandle:
         return f"<task {self.name!r}: {when} {said['tz']}>"
 
     def __reduce__(self) -> str:
-        return str(self.__qualname__)  # type: ignore[attr-defined]  # copied as itself
+        return str(vars(self)["__qualname__"])  # copied as itself
 
     def next(self, after: datetime, n: int = 1) -> list[datetime]:
         """The next ``n`` occurrences later than ``after``, in the zone of the task.
@@ -300,12 +301,7 @@ def _signature(fn: object) -> bool:
     if not callable(fn) or isinstance(fn, type):
         raise DeclarationError(f"a task is a function, and a {type_name(fn)} was decorated")
     who = f"task function {getattr(fn, '__name__', type_name(fn))!r}"
-    called = getattr(fn, "__call__", None)  # noqa: B004
-    if any(
-        check(it)
-        for check in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        for it in (fn, called)
-    ):
+    if is_asynchronous(fn) or any(map(inspect.isasyncgenfunction, (fn, type(fn).__call__))):
         raise DeclarationError(
             f"{who} is asynchronous: it only says what to enqueue",
             fix="Make it a plain function, and do the work in a job that it yields.",

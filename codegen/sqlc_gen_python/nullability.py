@@ -184,7 +184,8 @@ def _read_sources(nodes: Nodes, level: _Level) -> None:
         while at < len(part):
             kind = ""
             while word(part, at) in (*_JOINS, "outer", "lateral", "only") and not is_call(part, at):
-                kind = part[at].text if word(part, at) in ("left", "right", "full") else kind  # type: ignore[union-attr]
+                joined = word(part, at)
+                kind = joined if joined in ("left", "right", "full") else kind
                 at += 1
             name, at = _read_source(part, at, level)
             if kind in ("right", "full"):
@@ -210,8 +211,8 @@ def _read_source(nodes: Nodes, at: int, level: _Level) -> tuple[str, int]:
         at += 1
     elif isinstance(node, Token):
         name = node.text
-        if word(nodes, at + 1) == "." and isinstance(nodes[at + 2], Token):
-            schema, name = name, nodes[at + 2].text  # type: ignore[union-attr]
+        if word(nodes, at + 1) == "." and isinstance(named := nodes[at + 2], Token):
+            schema, name = name, named.text
             columns = level.tables.get((schema, name))
             at += 2
         else:
@@ -335,10 +336,16 @@ def _aggregates_only(nodes: Nodes) -> bool:
 
 def _named(nodes: Nodes, at: int, level: _Level) -> tuple[str | None, int]:
     """Judge a column or a function call; returns (why, next position)."""
-    names = [nodes[at].text]  # type: ignore[union-attr]
+    first = nodes[at]
+    assert isinstance(first, Token)
+    names = [first.text]
     at += 1
-    while word(nodes, at) == "." and at + 1 < len(nodes) and isinstance(nodes[at + 1], Token):
-        names.append(nodes[at + 1].text)  # type: ignore[union-attr]
+    while (
+        word(nodes, at) == "."
+        and at + 1 < len(nodes)
+        and isinstance(following := nodes[at + 1], Token)
+    ):
+        names.append(following.text)
         at += 2
     if at < len(nodes) and isinstance(nodes[at], Group):
         arguments = nodes[at]

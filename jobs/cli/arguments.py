@@ -68,6 +68,35 @@ def seconds(text: str) -> timedelta:
         raise ValueError(text) from None
 
 
+def add_target(parser: argparse.ArgumentParser, what: str) -> None:
+    """Give a command the argument MODULE[:REGISTRY]; ``what`` says what the module declares."""
+    parser.add_argument(
+        "target",
+        metavar="MODULE[:REGISTRY]",
+        help=f"the module that declares {what}, or where in it a jobs.Registry is",
+    )
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Give a command that serves the option --name."""
+    parser.add_argument(
+        "--name",
+        help="label of this process in rows and logs (default: host, process id, a random part)",
+    )
+
+
+def add_seconds(parser: argparse.ArgumentParser, **options: tuple[float, str]) -> None:
+    """Give a command options that are durations: by name, the default and what it means."""
+    for name, (default, text) in options.items():
+        parser.add_argument(
+            f"--{name}",
+            type=seconds,
+            metavar="SECONDS",
+            default=timedelta(seconds=default),
+            help=f"{text} (default: {default:g})",
+        )
+
+
 def job_id(text: str) -> UUID:
     """Read the id of a job.
 

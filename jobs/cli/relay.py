@@ -6,7 +6,7 @@ import argparse
 from datetime import timedelta
 from typing import Any
 
-from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.arguments import Subcommands, add_dsn, add_name, add_seconds, dsn_of, seconds
 from jobs.cli.loading import load_attribute
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
 from jobs.errors import ConfigError
@@ -45,25 +45,16 @@ def add_parser(sub: Subcommands) -> None:
         default="jobs",
         help="with --nats: the subject is TEXT.<queue>.<name> (default: jobs)",
     )
-    parser.add_argument(
-        "--name",
-        help="label of this process in rows and logs (default: host, process id, a random part)",
-    )
+    add_name(parser)
     parser.add_argument(
         "--batch", type=int, default=100, metavar="N", help="most rows at a time (default: 100)"
     )
-    for option, default, text in (
-        ("--interval", 0.2, "first wait after a look that found nothing"),
-        ("--lease", 30.0, "how long another relay waits for one that has died"),
-        ("--drain", 10.0, "how long a stop waits for the batch in flight"),
-    ):
-        parser.add_argument(
-            option,
-            type=seconds,
-            metavar="SECONDS",
-            default=timedelta(seconds=default),
-            help=f"{text} (default: {default:g})",
-        )
+    add_seconds(
+        parser,
+        interval=(0.2, "first wait after a look that found nothing"),
+        lease=(30.0, "how long another relay waits for one that has died"),
+        drain=(10.0, "how long a stop waits for the batch in flight"),
+    )
     parser.add_argument(
         "--idle-poll",
         type=seconds,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from datetime import timedelta
 
-from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.arguments import Subcommands, add_dsn, add_name, add_seconds, add_target, dsn_of
 from jobs.cli.loading import load_registry
 from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
@@ -29,11 +28,7 @@ def add_parser(sub: Subcommands) -> None:
         "drained and the command fails with its error.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "target",
-        metavar="MODULE[:REGISTRY]",
-        help="the module that declares jobs and tasks, or where in it a jobs.Registry is",
-    )
+    add_target(parser, "jobs and tasks")
     add_dsn(parser)
     add_queues(parser)
     parser.add_argument(
@@ -44,15 +39,9 @@ def add_parser(sub: Subcommands) -> None:
     )
     for part in ("scheduler", "relay"):
         parser.add_argument(f"--no-{part}", action="store_true", help=f"leave the {part} away")
-    parser.add_argument(
-        "--name", help="label of all of them in rows and logs (default: host, process id, ...)"
-    )
-    parser.add_argument(
-        "--drain",
-        type=seconds,
-        metavar="SECONDS",
-        default=timedelta(seconds=30),
-        help="how long a stop waits for running jobs before it hands them back (default: 30)",
+    add_name(parser)
+    add_seconds(
+        parser, drain=(30.0, "how long a stop waits for running jobs before it hands them back")
     )
     add_listening(parser, "enqueues and stages")
     add_running(parser)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from datetime import timedelta
 
-from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.arguments import Subcommands, add_dsn, add_name, add_seconds, add_target, dsn_of
 from jobs.cli.loading import load_registry
 from jobs.cli.serving import add_log_level, serve
 from jobs.scheduler import Scheduler
@@ -21,29 +20,16 @@ def add_parser(sub: Subcommands) -> None:
         "fires once. SIGTERM or Ctrl-C asks for a stop.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "target",
-        metavar="MODULE[:REGISTRY]",
-        help="the module that declares the tasks and jobs, or where in it a jobs.Registry is",
-    )
+    add_target(parser, "the tasks and jobs")
     add_dsn(parser)
-    parser.add_argument(
-        "--name",
-        help="label of this process in rows and logs (default: host, process id, a random part)",
+    add_name(parser)
+    add_seconds(
+        parser,
+        lease=(30.0, "how long the others wait for a leader that does not answer"),
+        refresh=(10.0, "how soon a changed schedule or pause acts: one statement each time"),
+        patience=(30.0, "how long the function of a task may take"),
+        drain=(10.0, "how long a stop waits for the fire in flight"),
     )
-    for option, default, text in (
-        ("--lease", 30.0, "how long the others wait for a leader that does not answer"),
-        ("--refresh", 10.0, "how soon a changed schedule or pause acts: one statement each time"),
-        ("--patience", 30.0, "how long the function of a task may take"),
-        ("--drain", 10.0, "how long a stop waits for the fire in flight"),
-    ):
-        parser.add_argument(
-            option,
-            type=seconds,
-            metavar="SECONDS",
-            default=timedelta(seconds=default),
-            help=f"{text} (default: {default:g})",
-        )
     add_log_level(parser)
     parser.set_defaults(run=run)
 

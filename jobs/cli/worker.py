@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from datetime import timedelta
 
-from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, seconds
+from jobs.cli.arguments import (
+    Subcommands,
+    add_dsn,
+    add_name,
+    add_seconds,
+    add_target,
+    dsn_of,
+    seconds,
+)
 from jobs.cli.loading import load_registry
 from jobs.cli.running import add_running, running
 from jobs.cli.serving import add_listening, add_log_level, listen_of, serve
@@ -27,33 +34,16 @@ def add_parser(sub: Subcommands) -> None:
         "where some had to be left to their leases, or the process had to be ended by force.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "target",
-        metavar="MODULE[:REGISTRY]",
-        help="the module that declares the jobs, or where in it a jobs.Registry is",
-    )
+    add_target(parser, "the jobs")
     add_dsn(parser)
     add_queues(parser)
-    parser.add_argument(
-        "--name",
-        help="label of this process in rows and logs (default: host, process id, a random part)",
+    add_name(parser)
+    add_seconds(
+        parser,
+        lease=(30.0, "how long a claim lasts unless renewed, which happens every third of it"),
+        poll=(0.25, "first wait after a look at the queues that found nothing"),
+        drain=(30.0, "how long a stop waits for running jobs before it hands them back"),
     )
-    for option, default, text in (
-        (
-            "--lease",
-            30.0,
-            "how long a claim lasts unless renewed, which happens every third of it",
-        ),
-        ("--poll", 0.25, "first wait after a look at the queues that found nothing"),
-        ("--drain", 30.0, "how long a stop waits for running jobs before it hands them back"),
-    ):
-        parser.add_argument(
-            option,
-            type=seconds,
-            metavar="SECONDS",
-            default=timedelta(seconds=default),
-            help=f"{text} (default: {default:g})",
-        )
     parser.add_argument(
         "--idle-poll",
         type=seconds,

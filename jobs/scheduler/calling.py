@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Caller:
             if future.done():
                 return
             if error is None:
-                future.set_result(result)  # type: ignore[arg-type]
+                future.set_result(cast(T, result))
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
             else:  # what a future cannot carry, or what would end the process

@@ -11,11 +11,12 @@ import functools
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
 
+from jobs.callables import is_asynchronous
 from jobs.declare import JobHandle
-from jobs.hooks import Hook, Settled, SettledOutcome, StopReason, is_async_hook
+from jobs.hooks import Hook, Settled, SettledOutcome, StopReason
 from jobs.registry import Registry
 from jobs.tenancy import tenant_scope
 from jobs.worker.threads import Threads
@@ -194,9 +195,9 @@ class Hooks:
             await asyncio.sleep(PAUSES[number - 1])
 
     async def _call(self, hook: Hook, told: Settled[Any]) -> None:
-        if is_async_hook(hook):
+        if is_asynchronous(hook):
             async with asyncio.timeout(TRY_SECONDS):
-                await hook(told)  # type: ignore[misc]
+                await cast(Awaitable[object], hook(told))
             return
         future = self._threads.call(functools.partial(hook, told))
         done, _ = await asyncio.wait({future}, timeout=TRY_SECONDS)

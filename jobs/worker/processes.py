@@ -251,7 +251,7 @@ class _Child:
         """Wait a moment for the end of the process; None where it does not come."""
         self._writer.close()
         deadline = time.monotonic() + _GONE
-        while (code := self._process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (code := self._process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110 (no event tells)
             await asyncio.sleep(0.005)
         return code
 
@@ -353,7 +353,7 @@ class _Attempt:
         return JobTimeout(f"the attempt took longer than {timedelta(seconds=self._seconds or 0)}")
 
 
-class _RemoteTraceback(Exception):  # noqa: N818
+class _RemoteTraceback(Exception):  # noqa: N818 (a cause that is shown, never raised)
     """The traceback of an error that was raised in another process."""
 
     def __init__(self, trace: str) -> None:

@@ -128,8 +128,12 @@ async def test_one_that_is_none_is_an_error_that_says_so() -> None:
 def test_an_asynchronous_function_that_is_none_is_refused_where_it_is_given() -> None:
     async def middleware(_: Run) -> None: ...
 
-    with pytest.raises(jobs.ConfigError, match="returns no context manager"):
-        checked_middleware("middleware", [middleware])
+    class Called:
+        async def __call__(self, _: Run) -> None: ...
+
+    for one in (middleware, Called()):
+        with pytest.raises(jobs.ConfigError, match="returns no context manager"):
+            checked_middleware("middleware", [one])
 
 
 @pytest.mark.parametrize("given", ["x", 5, None, [5], ["x"]], ids=repr)

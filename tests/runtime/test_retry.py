@@ -138,6 +138,14 @@ def test_a_backoff_function_is_taken_at_its_word_up_to_the_ceiling(
     assert not caplog.records
 
 
+class Asynchronous:
+    async def __call__(self, attempt: int) -> float:
+        return attempt
+
+    def __repr__(self) -> str:
+        return "Asynchronous()"
+
+
 async def asynchronous(attempt: int) -> float:
     return attempt
 
@@ -156,6 +164,7 @@ async def asynchronous(attempt: int) -> float:
         ("backoff", "quadratic"),
         ("backoff", None),
         ("backoff", asynchronous),
+        ("backoff", Asynchronous()),
         ("delay", 1),
         ("delay", timedelta(microseconds=-1)),
         ("delay", timedelta(hours=2)),
