@@ -37,7 +37,7 @@ def both(*statements: str) -> list[str]:
 
 
 def test_one_module_enqueues() -> None:
-    inserts = both("enqueue_job", "enqueue_jobs", "copy_jobs")
+    inserts = both("enqueue_job", "enqueue_jobs", "insert_jobs", "copy_jobs")
     assert users_of(*inserts) == {"jobs/enqueue.py"}
     # A relay publishes what was staged, and asks the same of a repeat.
     asks = users_of(*both("find_enqueued", "undo_republished"))
