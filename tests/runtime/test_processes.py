@@ -158,7 +158,7 @@ async def test_one_that_somebody_else_has_waited_for_is_replaced(
         (first,) = await begun(note)
         await until(lambda: not table.count_live(), "the end")
         os.kill(int(first), signal.SIGKILL)
-        os.waitpid(int(first), 0)
+        os.waitpid(int(first), 0)  # noqa: ASYNC222 (it is dead)
         await put(aconn, crunching.silent, 0, note)
         await begun(note, 2)
         await until(lambda: not table.count_live(), "the end of the second")
