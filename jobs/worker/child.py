@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Final
 
 from jobs.declare import JobHandle
@@ -28,6 +27,7 @@ from jobs.faults import RunFeatureUnavailable
 from jobs.run import Desk, Run
 from jobs.scoped import RunConnection
 from jobs.tenancy import tenant_scope
+from jobs.texts import text_of, trace_of
 from jobs.worker.frames import Wire, Work
 from jobs_sql.settle import SettleJobsRow
 
@@ -186,15 +186,7 @@ def _described(error: BaseException) -> tuple[bytes | None, str, str, str]:
         copy = pickle.dumps(error)
         pickle.loads(copy)  # tried here, where it costs this process at worst
         pickled = copy
-    try:
-        text = str(error)
-    except BaseException as broken:
-        text = f"<str() of the error raised {type(broken).__name__}>"
-    try:
-        trace = "".join(traceback.format_exception(error))
-    except BaseException as broken:
-        trace = f"<formatting the traceback raised {type(broken).__name__}>"
-    return pickled, type(error).__qualname__, text, trace
+    return pickled, type(error).__qualname__, text_of(error), trace_of(error)
 
 
 def _end_with(parent: int) -> None:
