@@ -16,7 +16,6 @@ from psycopg_pool import AsyncConnectionPool
 import jobs
 from jobs.control import cancel, requeue
 from jobs.errors import DeclarationError, InvalidInput
-from jobs.service.link import Link
 from tests.runtime.working import (
     Input,
     Table,
@@ -204,40 +203,6 @@ async def test_two_workers_keep_one_limit(database: str, limit: int) -> None:
         await until(lambda: slots(database) == [], "the slots to be let go")
     assert counted.most == {0: limit}
     assert table.counters() == {"completed": 40}
-
-
-async def test_a_drain_sends_one_statement_at_a_time_on_each_connection(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was handed back and who was let out of a line is told at the same time."""
-    under_way: Counter[Link] = Counter()
-    most = 0
-    call = Link.call
-
-    async def counted(self: Link, statement: Any, seconds: float) -> Any:
-        nonlocal most
-        under_way[self] += 1
-        most = max(most, under_way[self])
-        try:
-            return await call(self, statement, seconds)
-        finally:
-            under_way[self] -= 1
-
-    gate = asyncio.Event()
-
-    @job(concurrency=1)
-    async def keyed(_: Input) -> None:
-        gate.set()
-        await asyncio.Event().wait()
-
-    table = Table(database)
-    table.enqueue(keyed, 3)
-    monkeypatch.setattr(Link, "call", counted)
-    async with serving(database, keyed, drain=timedelta(0)):
-        await gate.wait()
-        await until(lambda: states(database).get("blocked") == 2, "the line")
-    assert most == 1
-    assert states(database)["ready"] == 1
 
 
 async def test_keys_do_not_wait_for_each_other(database: str) -> None:
