@@ -193,7 +193,7 @@ where a.id not in (select h.id from held as h);
 -- callers: jobs.control.requeueing, again for rows that others held
 -- tx: own autocommitted statement, or the transaction of the caller
 -- locks: jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job,
---     in order of (name, tenant, key digest, id) by their bytes, as PublishJobs and FireSchedule do,
+--     in order of (name, tenant, key digest, id) by their bytes as PublishJobs and FireSchedule do,
 --     and in jobs.wake.
 --     Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of
 --     the same (name, tenant, idempotency key).

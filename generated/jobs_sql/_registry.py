@@ -270,7 +270,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="75b80c446de397558a5c26f3ca9293d1128c85bc5f6a41c2c35d0013541ed256",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ChangeSchedule": Statement(
         name="ChangeSchedule",
@@ -3874,7 +3874,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="75b80c446de397558a5c26f3ca9293d1128c85bc5f6a41c2c35d0013541ed256",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ListSchedules": Statement(
         name="ListSchedules",
@@ -5179,7 +5179,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/control.sql",
-        sha256="75b80c446de397558a5c26f3ca9293d1128c85bc5f6a41c2c35d0013541ed256",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "PauseTask": Statement(
         name="PauseTask",
@@ -6510,7 +6510,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "make finished jobs live again, ready for a first attempt, and wake a worker for each queue if none was told of it lately.",
             "callers": "jobs.control.requeueing, again for rows that others held",
             "tx": "own autocommitted statement, or the transaction of the caller",
-            "locks": "jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job, in order of (name, tenant, key digest, id) by their bytes, as PublishJobs and FireSchedule do, and in jobs.wake. Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of the same (name, tenant, idempotency key).",
+            "locks": "jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job, in order of (name, tenant, key digest, id) by their bytes as PublishJobs and FireSchedule do, and in jobs.wake. Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of the same (name, tenant, idempotency key).",
             "index": "settled_pkey, job_pkey, job_unique_idx, wake_queue_idx",
             "fence": "claims and revoked go along, so that the next claim has a token no one has ever held and a repeated settle of an earlier one is answered as before",
             "clock": "clock_timestamp() for the due time, so that a long transaction does not backdate it",
@@ -6585,7 +6585,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="75b80c446de397558a5c26f3ca9293d1128c85bc5f6a41c2c35d0013541ed256",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ResignScheduler": Statement(
         name="ResignScheduler",
@@ -6647,7 +6647,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/control.sql",
-        sha256="75b80c446de397558a5c26f3ca9293d1128c85bc5f6a41c2c35d0013541ed256",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ResumeTask": Statement(
         name="ResumeTask",
