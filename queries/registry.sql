@@ -4,8 +4,8 @@
 --     leave out one look at them.
 -- callers: jobs.worker.register: after the first claim of a worker, then twice a minute
 -- tx: own autocommitted statement
--- locks: its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked.
---     Waits for nobody.
+-- locks: its own row of jobs.worker, then rows that have expired, skip locked. Waits for nobody but
+--     one that removes its own row as expired in the same moment.
 -- index: worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey
 -- fence: none, it changes no job and nothing relies on what it writes
 -- clock: now(), for the expiry too, so that no clock of a host matters
@@ -25,6 +25,7 @@ with /* jobs:record_worker */ gone as (
             limit 100
             for update of old skip locked
         ))
+        and (select count(*) from beaten) >= 0 /* its own row first: no ring of waits */
 ),
 
 beaten as (
@@ -70,6 +71,7 @@ beaten as (
             state = excluded.state,
             running_ids = excluded.running_ids,
             running_names = excluded.running_names
+    returning w.id
 ),
 
 open as (
@@ -122,7 +124,6 @@ select
                 limit 1
             ) as parked /* a claim also looks after lines */
         )
-        or exists (select 1 from jobs.job as j where j.state = 'blocked')
     )::boolean as due;
 
 -- name: MarkWorker :exec

@@ -2075,7 +2075,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -4779,7 +4779,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -5022,7 +5022,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -6130,7 +6130,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "tell the registry that a worker process lives and what it does, remove the rows of those that are gone, and say whether anything is due in its queues, so that an idle worker may leave out one look at them.",
             "callers": "jobs.worker.register: after the first claim of a worker, then twice a minute",
             "tx": "own autocommitted statement",
-            "locks": "its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked. Waits for nobody.",
+            "locks": "its own row of jobs.worker, then rows that have expired, skip locked. Waits for nobody but one that removes its own row as expired in the same moment.",
             "index": "worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey",
             "fence": "none, it changes no job and nothing relies on what it writes",
             "clock": "now(), for the expiry too, so that no clock of a host matters",
@@ -6326,7 +6326,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6419,7 +6419,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
