@@ -15,20 +15,7 @@
 --     first row, one a queue for lapsed leases. Where @prune is set (at the start, and every tenth
 --     time), also a walk through jobs.worker, which has as many rows as there are processes.
 -- nullable: -due
-with /* jobs:record_worker */ gone as (
-    delete from jobs.worker as w
-    where
-        w.id = any(array(
-            select old.id
-            from jobs.worker as old
-            where @prune::boolean and old.expires_at < now() and old.id <> @id::uuid
-            limit 100
-            for update of old skip locked
-        ))
-        and (select count(*) from beaten) >= 0 /* its own row first: no ring of waits */
-),
-
-beaten as (
+with /* jobs:record_worker */ beaten as (
     insert into jobs.worker as w (
         id, expires_at, claimed, completed, retried, ended, cancelled, buried, released, lost,
         in_flight, process, state, name, host, version, queues, slots, running_ids, running_names
@@ -72,6 +59,19 @@ beaten as (
             running_ids = excluded.running_ids,
             running_names = excluded.running_names
     returning w.id
+),
+
+gone as (
+    delete from jobs.worker as w
+    where
+        w.id = any(array(
+            select old.id
+            from jobs.worker as old
+            where @prune::boolean and old.expires_at < now() and old.id <> @id::uuid
+            limit 100
+            for update of old skip locked
+        ))
+        and (select count(*) from beaten) >= 0 /* its own row first: no ring of waits */
 ),
 
 open as (

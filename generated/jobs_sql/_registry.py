@@ -2075,7 +2075,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -4779,7 +4779,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -5022,7 +5022,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -6140,17 +6140,9 @@ STATEMENTS: Final[dict[str, Statement]] = {
         },
         params=(
             Parameter(
-                name="prune",
-                argument="prune",
-                number=1,
-                sql_type="boolean",
-                nullable=False,
-                null_elements=False,
-            ),
-            Parameter(
                 name="id",
                 argument="id",
-                number=2,
+                number=1,
                 sql_type="uuid",
                 nullable=False,
                 null_elements=False,
@@ -6158,7 +6150,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="lifetime",
                 argument="lifetime",
-                number=3,
+                number=2,
                 sql_type="interval",
                 nullable=False,
                 null_elements=False,
@@ -6166,7 +6158,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="claimed",
                 argument="claimed",
-                number=4,
+                number=3,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6174,7 +6166,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="completed",
                 argument="completed",
-                number=5,
+                number=4,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6182,7 +6174,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="retried",
                 argument="retried",
-                number=6,
+                number=5,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6190,7 +6182,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="ended",
                 argument="ended",
-                number=7,
+                number=6,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6198,7 +6190,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="cancelled",
                 argument="cancelled",
-                number=8,
+                number=7,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6206,7 +6198,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="buried",
                 argument="buried",
-                number=9,
+                number=8,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6214,7 +6206,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="released",
                 argument="released",
-                number=10,
+                number=9,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6222,7 +6214,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="lost",
                 argument="lost",
-                number=11,
+                number=10,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6230,7 +6222,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="in_flight",
                 argument="in_flight",
-                number=12,
+                number=11,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6238,7 +6230,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="process",
                 argument="process",
-                number=13,
+                number=12,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6246,7 +6238,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="state",
                 argument="state",
-                number=14,
+                number=13,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6254,7 +6246,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="name",
                 argument="name",
-                number=15,
+                number=14,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6262,7 +6254,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="host",
                 argument="host",
-                number=16,
+                number=15,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6270,7 +6262,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="version",
                 argument="version",
-                number=17,
+                number=16,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6278,7 +6270,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="queues",
                 argument="queues",
-                number=18,
+                number=17,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -6286,7 +6278,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="slots",
                 argument="slots",
-                number=19,
+                number=18,
                 sql_type="bigint[]",
                 nullable=False,
                 null_elements=True,
@@ -6294,7 +6286,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="running_ids",
                 argument="running_ids",
-                number=20,
+                number=19,
                 sql_type="uuid[]",
                 nullable=False,
                 null_elements=True,
@@ -6302,10 +6294,18 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="running_names",
                 argument="running_names",
-                number=21,
+                number=20,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
+            ),
+            Parameter(
+                name="prune",
+                argument="prune",
+                number=21,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
             ),
             Parameter(
                 name="looked_at",
@@ -6326,7 +6326,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6419,7 +6419,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="cbd78b30ca6a4329002064ef1aabed63822693f7c2812fe55d99ad3ac065fd0a",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
