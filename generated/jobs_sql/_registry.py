@@ -1416,7 +1416,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2779,7 +2779,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3822,7 +3822,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -5797,7 +5797,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -6724,7 +6724,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "SetTenant": Statement(
         name="SetTenant",
