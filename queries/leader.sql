@@ -10,9 +10,9 @@
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than if it were given now was given before
 --     the clock was set back, and counts as ended.
--- rows: one. expires_at: of this lease, or of the one that another holds. fingerprint differs from
---     that of another tick where a schedule or the pause of a task came, went or was changed between
---     the two; a fire changes nothing of it.
+-- rows: one. expires_at: of this lease, or of the one that another holds. fingerprint differs
+--     from that of another tick where a schedule or the pause of a task came, went or was changed
+--     between the two; a fire changes nothing of it.
 -- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule,
 --     a few pages for a hundred schedules
 with /* jobs:tick_scheduler */ held as (

@@ -19,7 +19,7 @@ from jobs.firing import Shot
 from jobs.registry import Registry
 from jobs.scheduler.calling import Caller
 from jobs.scheduler.clock import DatabaseClock
-from jobs.scheduler.firing import send
+from jobs.scheduler.firing import send, storable
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
@@ -47,7 +47,6 @@ _RETRY_MOST: Final = 60.0
 # Seconds before the database is asked again after trouble with it, doubling.
 _TROUBLE_FIRST: Final = 0.5
 _TROUBLE_MOST: Final = 10.0
-_ERROR_CHARACTERS: Final = 2_000
 
 # Errors of a statement that say nothing about the connection or the server.
 _ABOUT_THE_JOBS: Final = (
@@ -91,6 +90,7 @@ class Dispatcher:
         self._clock = DatabaseClock()
         self._plans: dict[str, Plan] = {}
         self._armed = False
+        self._unchanged = True  # whether rows may still say what an earlier version declared
         self._loaded: str | None = None  # the fingerprint of what is in memory
         self._next_tick = 0.0
         self._leads_until = float("-inf")
@@ -175,7 +175,7 @@ class Dispatcher:
         return max(until, 0.0)
 
     def _next_fire(self, without: Plan | None = None) -> float:
-        """Seconds until the next fire, one schedule left out; negative where one is late."""
+        """Seconds until the next fire, one schedule left out; may be negative."""
         return min(
             (
                 max(self._clock.until(one.next_due), one.not_before - time.monotonic())
@@ -219,17 +219,18 @@ class Dispatcher:
             self._stats.leading = True
             self._renew_at = 0.0  # once it knows
             self._loaded = None
+            self._unchanged = True
             logger.info(
                 "scheduler %s leads",
                 self._stats.name,
                 extra={"event": "jobs.scheduler.leads", "scheduler": self._stats.name},
             )
-            await self._arm(replace=True)
+        if self._unchanged:
+            self._unchanged = await self._arm(replace=True)
         if self._loaded != row.fingerprint:
-            await self._load()
             # What is changed from now on differs from what this tick has seen, or is in the list
             # already and read once more.
-            self._loaded = row.fingerprint
+            self._loaded = row.fingerprint if await self._load() else None
 
     async def _keep(self, promised: float) -> leader.TickSchedulerRow | None:
         """Keep or take the lease for so many seconds and a little; None where another leads."""
@@ -263,15 +264,16 @@ class Dispatcher:
             extra={"event": "jobs.scheduler.demoted", "scheduler": self._stats.name},
         )
 
-    async def _arm(self, *, replace: bool) -> None:
+    async def _arm(self, *, replace: bool) -> bool:
+        """Note the declared tasks; return whether somebody holds a row that is to be changed."""
         tasks = self._registry.tasks
         if not tasks:
-            return
+            return False
         tables = [task.table for task in tasks]
         crons = [table.cron.text if isinstance(table, CronTable) else None for table in tables]
         everys = [table.every if isinstance(table, IntervalTable) else None for table in tables]
         anchors = [table.anchor if isinstance(table, IntervalTable) else None for table in tables]
-        await self._call(
+        row = await self._call(
             lambda conn: sql.arm_schedules_async(
                 conn,
                 names=[task.name for task in tasks],
@@ -284,9 +286,13 @@ class Dispatcher:
                 replace=replace,
             )
         )
+        return row is not None and row.busy > 0
 
-    async def _load(self) -> None:
-        """Read all schedules anew. Those that cannot fire are marked, and in nobody's way."""
+    async def _load(self) -> bool:
+        """Read all schedules anew. Those that cannot fire are marked, and in nobody's way.
+
+        Returns whether all rows say now what they should.
+        """
         rows = await self._call(lambda conn: sql.list_schedules_async(conn, name=None))
         found: dict[str, Plan] = {}
         marks: list[tuple[sql.ListSchedulesRow, str | None]] = []
@@ -307,12 +313,14 @@ class Dispatcher:
                 marks.append((row, warning(row)))
         self._plans = found
         self._stats.schedules = len(found)
+        said_all = True
         for row, said in marks:
-            await self._mark(row.name, row.revision, row.error, said)
+            said_all &= await self._mark(row.name, row.revision, row.error, said)
         declared = {task.name for task in self._registry.tasks}
         if not declared <= {row.name for row in rows}:  # somebody has removed one
             await self._arm(replace=True)
             self._next_tick = 0.0
+        return said_all
 
     # -- one fire --------------------------------------------------------------------------------
 
@@ -335,9 +343,8 @@ class Dispatcher:
         try:
             promised = self._next(one, due) if last else 0.0
             lease, asked_at = self._promise(promised), time.monotonic()
-            row = await self._call(
-                lambda conn: send(conn, one, due, made, holder=self._stats.name, lease=lease)
-            )
+            by = self._stats.name
+            row = await self._call(lambda conn: send(conn, one, due, made, holder=by, lease=lease))
         except _ABOUT_THE_JOBS as error:
             await self._failed(one, error)
             return False
@@ -362,7 +369,7 @@ class Dispatcher:
                 extra={"event": "jobs.scheduler.fired", "task": one.name},
             )
             return row.leads and one.next_due <= self._clock.now()
-        if row.verdict == "early":  # the clock of the database was set back
+        if row.verdict in ("early", "busy"):  # the clock was set back, or somebody holds the row
             one.not_before = time.monotonic() + _RETRY_FIRST
             return False
         # It is not as it was read: another has fired it, or it was changed, paused or removed.
@@ -394,7 +401,7 @@ class Dispatcher:
         said = storable(
             f"{error.cause} [{error.code}]"
             if isinstance(error, JobsError)
-            else f"{type(error).__name__}: {error}"
+            else f"{type(error).__name__}: {text_of(error)}"
         )
         logger.error(
             "%s cannot fire, and is tried again in %g s: %s",
@@ -404,13 +411,14 @@ class Dispatcher:
             exc_info=error if one.failures == 1 else None,
             extra={"event": "jobs.scheduler.task_failed", "task": one.name},
         )
-        await self._mark(one.name, one.revision, one.error, said)
-        one.error = said
+        if await self._mark(one.name, one.revision, one.error, said):
+            one.error = said
 
-    async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> None:
+    async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> bool:
+        """Say on a row what is wrong with it; return whether it says so now."""
         error = None if error is None else storable(error)
         if error == before:
-            return
+            return True
         if error is not None:
             logger.warning(
                 "schedule %s: %s",
@@ -418,9 +426,10 @@ class Dispatcher:
                 error,
                 extra={"event": "jobs.scheduler.marked", "task": name},
             )
-        await self._call(
+        marked = await self._call(
             lambda conn: fire.mark_schedule_async(conn, name=name, revision=revision, error=error)
         )
+        return marked > 0
 
     # -- the database ----------------------------------------------------------------------------
 
@@ -440,9 +449,3 @@ class Dispatcher:
                 extra={"event": "jobs.scheduler.trouble", "scheduler": self._stats.name},
             )
         return wait * random.uniform(0.5, 1.0)
-
-
-def storable(text: str) -> str:
-    """A message in the form that the database takes, and not longer than it need be."""
-    plain = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    return plain[:_ERROR_CHARACTERS]

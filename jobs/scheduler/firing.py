@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from psycopg import AsyncConnection
 
 from jobs.firing import Shot
 from jobs.scheduler.plan import Plan
+from jobs.texts import escaped
 from jobs.timetable import Due
 from jobs_sql import fire
+
+_ERROR_CHARACTERS: Final = 2_000
 
 
 async def send(
@@ -64,3 +67,8 @@ async def send(
         holder=holder,
         lease=lease,
     )
+
+
+def storable(text: str) -> str:
+    """A message in the form that the database takes, and not longer than it need be."""
+    return escaped(text)[:_ERROR_CHARACTERS]
