@@ -190,7 +190,7 @@ def enqueue_job(
     Source: queries/enqueue.sql: EnqueueJob
     """
     with RawCursor(conn, row_factory=_ENQUEUE_JOB_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOB_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOB_OIDS)
         cur.execute(
             ENQUEUE_JOB,
             (
@@ -293,7 +293,7 @@ async def enqueue_job_async(
     Source: queries/enqueue.sql: EnqueueJob
     """
     async with AsyncRawCursor(conn, row_factory=_ENQUEUE_JOB_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOB_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOB_OIDS)
         await cur.execute(
             ENQUEUE_JOB,
             (
@@ -557,7 +557,7 @@ def enqueue_jobs(
     Source: queries/enqueue.sql: EnqueueJobs
     """
     with RawCursor(conn, row_factory=_ENQUEUE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOBS_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOBS_OIDS)
         cur.execute(
             ENQUEUE_JOBS,
             (
@@ -658,7 +658,7 @@ async def enqueue_jobs_async(
     Source: queries/enqueue.sql: EnqueueJobs
     """
     async with AsyncRawCursor(conn, row_factory=_ENQUEUE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOBS_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOBS_OIDS)
         await cur.execute(
             ENQUEUE_JOBS,
             (
@@ -819,7 +819,7 @@ def find_enqueued(
     Source: queries/enqueue.sql: FindEnqueued
     """
     with RawCursor(conn, row_factory=_FIND_ENQUEUED_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIND_ENQUEUED_OIDS)
+        _adapt.own(cur, _FIND_ENQUEUED_OIDS)
         cur.execute(
             FIND_ENQUEUED,
             (
@@ -877,7 +877,7 @@ async def find_enqueued_async(
     Source: queries/enqueue.sql: FindEnqueued
     """
     async with AsyncRawCursor(conn, row_factory=_FIND_ENQUEUED_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIND_ENQUEUED_OIDS)
+        _adapt.own(cur, _FIND_ENQUEUED_OIDS)
         await cur.execute(
             FIND_ENQUEUED,
             (
@@ -918,7 +918,7 @@ def read_isolation(conn: Connection[Any]) -> str | None:
     Source: queries/enqueue.sql: ReadIsolation
     """
     with RawCursor(conn, row_factory=_READ_ISOLATION_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_ISOLATION_OIDS)
+        _adapt.own(cur, _READ_ISOLATION_OIDS)
         cur.execute(READ_ISOLATION)
         return cur.fetchone()
 
@@ -942,7 +942,7 @@ async def read_isolation_async(conn: AsyncConnection[Any]) -> str | None:
     Source: queries/enqueue.sql: ReadIsolation
     """
     async with AsyncRawCursor(conn, row_factory=_READ_ISOLATION_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_ISOLATION_OIDS)
+        _adapt.own(cur, _READ_ISOLATION_OIDS)
         await cur.execute(READ_ISOLATION)
         return await cur.fetchone()
 
@@ -986,7 +986,7 @@ def undo_republished(
     Source: queries/enqueue.sql: UndoRepublished
     """
     with RawCursor(conn, row_factory=_UNDO_REPUBLISHED_ROWS) as cur:
-        _adapt.own(cur.adapters, _UNDO_REPUBLISHED_OIDS)
+        _adapt.own(cur, _UNDO_REPUBLISHED_OIDS)
         cur.execute(
             UNDO_REPUBLISHED,
             (
@@ -1025,7 +1025,7 @@ async def undo_republished_async(
     Source: queries/enqueue.sql: UndoRepublished
     """
     async with AsyncRawCursor(conn, row_factory=_UNDO_REPUBLISHED_ROWS) as cur:
-        _adapt.own(cur.adapters, _UNDO_REPUBLISHED_OIDS)
+        _adapt.own(cur, _UNDO_REPUBLISHED_OIDS)
         await cur.execute(
             UNDO_REPUBLISHED,
             (
@@ -1191,7 +1191,7 @@ def wake_queue(
     Source: queries/enqueue.sql: WakeQueue
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(WAKE_QUEUE, (_encode.text(queue),))
 
 
@@ -1222,7 +1222,7 @@ async def wake_queue_async(
     Source: queries/enqueue.sql: WakeQueue
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(WAKE_QUEUE, (_encode.text(queue),))
 
 
@@ -1336,7 +1336,7 @@ def insert_jobs(
     Source: queries/enqueue.sql: InsertJobs
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             INSERT_JOBS,
             (
@@ -1411,7 +1411,7 @@ async def insert_jobs_async(
     Source: queries/enqueue.sql: InsertJobs
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             INSERT_JOBS,
             (

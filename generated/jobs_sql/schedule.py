@@ -143,7 +143,7 @@ def tick_scheduler(
     Source: queries/schedule.sql: TickScheduler
     """
     with RawCursor(conn, row_factory=_TICK_SCHEDULER_ROWS) as cur:
-        _adapt.own(cur.adapters, _TICK_SCHEDULER_OIDS)
+        _adapt.own(cur, _TICK_SCHEDULER_OIDS)
         cur.execute(
             TICK_SCHEDULER,
             (
@@ -185,7 +185,7 @@ async def tick_scheduler_async(
     Source: queries/schedule.sql: TickScheduler
     """
     async with AsyncRawCursor(conn, row_factory=_TICK_SCHEDULER_ROWS) as cur:
-        _adapt.own(cur.adapters, _TICK_SCHEDULER_OIDS)
+        _adapt.own(cur, _TICK_SCHEDULER_OIDS)
         await cur.execute(
             TICK_SCHEDULER,
             (
@@ -225,7 +225,7 @@ def resign_scheduler(
     Source: queries/schedule.sql: ResignScheduler
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(RESIGN_SCHEDULER, (_encode.text(holder),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -257,7 +257,7 @@ async def resign_scheduler_async(
     Source: queries/schedule.sql: ResignScheduler
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(RESIGN_SCHEDULER, (_encode.text(holder),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():
@@ -348,7 +348,7 @@ def list_schedules(
     Source: queries/schedule.sql: ListSchedules
     """
     with RawCursor(conn, row_factory=_LIST_SCHEDULES_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_SCHEDULES_OIDS)
+        _adapt.own(cur, _LIST_SCHEDULES_OIDS)
         cur.execute(LIST_SCHEDULES, (_encode.optional(_encode.text, name),))
         return cur.fetchall()
 
@@ -377,7 +377,7 @@ async def list_schedules_async(
     Source: queries/schedule.sql: ListSchedules
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_SCHEDULES_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_SCHEDULES_OIDS)
+        _adapt.own(cur, _LIST_SCHEDULES_OIDS)
         await cur.execute(LIST_SCHEDULES, (_encode.optional(_encode.text, name),))
         return await cur.fetchall()
 
@@ -480,7 +480,7 @@ def arm_schedules(
     Source: queries/schedule.sql: ArmSchedules
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             ARM_SCHEDULES,
             (
@@ -540,7 +540,7 @@ async def arm_schedules_async(
     Source: queries/schedule.sql: ArmSchedules
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             ARM_SCHEDULES,
             (
@@ -796,7 +796,7 @@ def fire_schedule(
     Source: queries/schedule.sql: FireSchedule
     """
     with RawCursor(conn, row_factory=_FIRE_SCHEDULE_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIRE_SCHEDULE_OIDS)
+        _adapt.own(cur, _FIRE_SCHEDULE_OIDS)
         cur.execute(
             FIRE_SCHEDULE,
             (
@@ -909,7 +909,7 @@ async def fire_schedule_async(
     Source: queries/schedule.sql: FireSchedule
     """
     async with AsyncRawCursor(conn, row_factory=_FIRE_SCHEDULE_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIRE_SCHEDULE_OIDS)
+        _adapt.own(cur, _FIRE_SCHEDULE_OIDS)
         await cur.execute(
             FIRE_SCHEDULE,
             (
@@ -982,7 +982,7 @@ def mark_schedule(
     Source: queries/schedule.sql: MarkSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             MARK_SCHEDULE,
             (
@@ -1026,7 +1026,7 @@ async def mark_schedule_async(
     Source: queries/schedule.sql: MarkSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             MARK_SCHEDULE,
             (
@@ -1094,7 +1094,7 @@ def create_schedule(
     Source: queries/schedule.sql: CreateSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             CREATE_SCHEDULE,
             (
@@ -1156,7 +1156,7 @@ async def create_schedule_async(
     Source: queries/schedule.sql: CreateSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             CREATE_SCHEDULE,
             (
@@ -1254,7 +1254,7 @@ def change_schedule(
     Source: queries/schedule.sql: ChangeSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             CHANGE_SCHEDULE,
             (
@@ -1323,7 +1323,7 @@ async def change_schedule_async(
     Source: queries/schedule.sql: ChangeSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             CHANGE_SCHEDULE,
             (
@@ -1380,7 +1380,7 @@ def remove_schedule(
     Source: queries/schedule.sql: RemoveSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(REMOVE_SCHEDULE, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -1412,7 +1412,7 @@ async def remove_schedule_async(
     Source: queries/schedule.sql: RemoveSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(REMOVE_SCHEDULE, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():
@@ -1453,7 +1453,7 @@ def pause_task(
     Source: queries/schedule.sql: PauseTask
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             PAUSE_TASK,
             (
@@ -1494,7 +1494,7 @@ async def pause_task_async(
     Source: queries/schedule.sql: PauseTask
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             PAUSE_TASK,
             (
@@ -1537,7 +1537,7 @@ def resume_task(
     Source: queries/schedule.sql: ResumeTask
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(RESUME_TASK, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -1569,7 +1569,7 @@ async def resume_task_async(
     Source: queries/schedule.sql: ResumeTask
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(RESUME_TASK, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():

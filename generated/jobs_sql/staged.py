@@ -151,7 +151,7 @@ def list_outbox(
     Source: queries/staged.sql: ListOutbox
     """
     with RawCursor(conn, row_factory=_LIST_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_OUTBOX_OIDS)
+        _adapt.own(cur, _LIST_OUTBOX_OIDS)
         cur.execute(
             LIST_OUTBOX,
             (
@@ -198,7 +198,7 @@ async def list_outbox_async(
     Source: queries/staged.sql: ListOutbox
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_OUTBOX_OIDS)
+        _adapt.own(cur, _LIST_OUTBOX_OIDS)
         await cur.execute(
             LIST_OUTBOX,
             (
@@ -299,7 +299,7 @@ def get_staged(
     Source: queries/staged.sql: GetStaged
     """
     with RawCursor(conn, row_factory=_GET_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _GET_STAGED_OIDS)
+        _adapt.own(cur, _GET_STAGED_OIDS)
         cur.execute(GET_STAGED, (_encode.uuid(id),))
         return cur.fetchone()
 
@@ -329,7 +329,7 @@ async def get_staged_async(
     Source: queries/staged.sql: GetStaged
     """
     async with AsyncRawCursor(conn, row_factory=_GET_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _GET_STAGED_OIDS)
+        _adapt.own(cur, _GET_STAGED_OIDS)
         await cur.execute(GET_STAGED, (_encode.uuid(id),))
         return await cur.fetchone()
 
@@ -417,7 +417,7 @@ def read_outbox_stats(
     Source: queries/staged.sql: ReadOutboxStats
     """
     with RawCursor(conn, row_factory=_READ_OUTBOX_STATS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_OUTBOX_STATS_OIDS)
+        _adapt.own(cur, _READ_OUTBOX_STATS_OIDS)
         cur.execute(READ_OUTBOX_STATS, (_encode.integer(most),))
         return cur.fetchone()
 
@@ -447,7 +447,7 @@ async def read_outbox_stats_async(
     Source: queries/staged.sql: ReadOutboxStats
     """
     async with AsyncRawCursor(conn, row_factory=_READ_OUTBOX_STATS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_OUTBOX_STATS_OIDS)
+        _adapt.own(cur, _READ_OUTBOX_STATS_OIDS)
         await cur.execute(READ_OUTBOX_STATS, (_encode.integer(most),))
         return await cur.fetchone()
 
@@ -515,7 +515,7 @@ def retry_staged(
     Source: queries/staged.sql: RetryStaged
     """
     with RawCursor(conn, row_factory=_RETRY_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _RETRY_STAGED_OIDS)
+        _adapt.own(cur, _RETRY_STAGED_OIDS)
         cur.execute(RETRY_STAGED, (_encode.array(_encode.uuid, ids),))
         return cur.fetchall()
 
@@ -545,7 +545,7 @@ async def retry_staged_async(
     Source: queries/staged.sql: RetryStaged
     """
     async with AsyncRawCursor(conn, row_factory=_RETRY_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _RETRY_STAGED_OIDS)
+        _adapt.own(cur, _RETRY_STAGED_OIDS)
         await cur.execute(RETRY_STAGED, (_encode.array(_encode.uuid, ids),))
         return await cur.fetchall()
 
@@ -585,7 +585,7 @@ def discard_staged(
     Source: queries/staged.sql: DiscardStaged
     """
     with RawCursor(conn, row_factory=_DISCARD_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _DISCARD_STAGED_OIDS)
+        _adapt.own(cur, _DISCARD_STAGED_OIDS)
         cur.execute(DISCARD_STAGED, (_encode.array(_encode.uuid, ids),))
         return cur.fetchall()
 
@@ -614,6 +614,6 @@ async def discard_staged_async(
     Source: queries/staged.sql: DiscardStaged
     """
     async with AsyncRawCursor(conn, row_factory=_DISCARD_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _DISCARD_STAGED_OIDS)
+        _adapt.own(cur, _DISCARD_STAGED_OIDS)
         await cur.execute(DISCARD_STAGED, (_encode.array(_encode.uuid, ids),))
         return await cur.fetchall()

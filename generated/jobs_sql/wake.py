@@ -154,7 +154,7 @@ def notify_probe(
     Source: queries/wake.sql: NotifyProbe
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(NOTIFY_PROBE, (_encode.text(nonce),))
 
 
@@ -182,7 +182,7 @@ async def notify_probe_async(
     Source: queries/wake.sql: NotifyProbe
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(NOTIFY_PROBE, (_encode.text(nonce),))
 
 
@@ -224,7 +224,7 @@ def prune_wakes(
     Source: queries/wake.sql: PruneWakes
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(PRUNE_WAKES, (_encode.integer(most),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -257,7 +257,7 @@ async def prune_wakes_async(
     Source: queries/wake.sql: PruneWakes
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(PRUNE_WAKES, (_encode.integer(most),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():
