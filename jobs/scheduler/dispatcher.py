@@ -23,6 +23,7 @@ from jobs.scheduler.firing import send, storable
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
+from jobs.texts import text_of
 from jobs.timetable import CronTable, Due, IntervalTable
 from jobs_sql import fire, leader
 from jobs_sql import schedule as sql
@@ -198,7 +199,6 @@ class Dispatcher:
         return min(self._lease, timedelta(seconds=max(seconds, _PROMISE) + LATE))
 
     def _renewed(self, at: float, promised: float, lease: timedelta) -> None:
-        """The lease that was asked for at that time has been given."""
         self._renew_at = at + max(promised, _PROMISE)
         self._leads_until = at + lease.total_seconds()
 
@@ -208,8 +208,7 @@ class Dispatcher:
             # The first sight of a task arms it, whoever leads.
             await self._arm(replace=False)
             self._armed = True
-        # One that begins to lead does not know yet what it has to do.
-        promised = min(self._refresh, self._next_fire() if self._stats.leading else self._refresh)
+        promised = min(self._refresh, self._next_fire())
         asked_at = time.monotonic()
         row = await self._keep(promised)
         if row is None:
