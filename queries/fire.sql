@@ -1,7 +1,7 @@
 -- name: FireSchedule :one
 -- purpose: fire one occurrence: move the watermark from the value that was read, and insert its
 --     jobs only where it moved. A fire renews the lease of the leader.
--- callers: jobs.scheduler.dispatcher
+-- callers: jobs.scheduler.firing
 -- tx: own autocommitted statement
 -- locks: the row of the schedule for update, skip locked, then the new jobs in order of (name,
 --     tenant, key digest, id) by their bytes, as PublishJobs. Waits as EnqueueJobs does, and for

@@ -2125,7 +2125,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=fire.FIRE_SCHEDULE,
         header={
             "purpose": "fire one occurrence: move the watermark from the value that was read, and insert its jobs only where it moved. A fire renews the lease of the leader.",
-            "callers": "jobs.scheduler.dispatcher",
+            "callers": "jobs.scheduler.firing",
             "tx": "own autocommitted statement",
             "locks": "the row of the schedule for update, skip locked, then the new jobs in order of (name, tenant, key digest, id) by their bytes, as PublishJobs. Waits as EnqueueJobs does, and for nobody else: who changes a schedule in a long transaction must not hold up the others. Last the row of jobs.leader, so that no tick waits for what the jobs wait for.",
             "index": "schedule_pkey, pause_pkey, job_pkey, job_unique_idx, wake_queue_idx, leader_pkey",
@@ -2377,7 +2377,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/fire.sql",
-        sha256="f23fdb71471369b6d7c5d81720ca338b1773c8223a3e8041b96fa54659b815fb",
+        sha256="5e1ba5d89bedb6d650fb84f3f8386227e8f576baa1ad114ddc5819e21fc01c3e",
     ),
     "FoldCounters": Statement(
         name="FoldCounters",
@@ -5021,7 +5021,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/fire.sql",
-        sha256="f23fdb71471369b6d7c5d81720ca338b1773c8223a3e8041b96fa54659b815fb",
+        sha256="5e1ba5d89bedb6d650fb84f3f8386227e8f576baa1ad114ddc5819e21fc01c3e",
     ),
     "MarkWorker": Statement(
         name="MarkWorker",
