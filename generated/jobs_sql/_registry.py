@@ -4816,7 +4816,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="073298568d48b388615235b6cb3e52c88a7fe1ca1331c64e3a13fa4cb6c7eeb1",
+        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -5155,7 +5155,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="073298568d48b388615235b6cb3e52c88a7fe1ca1331c64e3a13fa4cb6c7eeb1",
+        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -5432,7 +5432,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.PRUNE_WAKES,
         header={
             "purpose": "remove rows of jobs.wake that no enqueue looks at any more.",
-            "callers": "jobs.worker.claimer, at most once a minute, and not where it finds no jobs",
+            "callers": "jobs.worker.claimer, at most once a minute, and not where it finds no jobs; jobs.relay.publisher, likewise",
             "tx": "own autocommitted statement",
             "locks": "the old rows of jobs.wake, skip locked. Waits for nobody.",
             "index": "wake_at_idx",
@@ -5453,7 +5453,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="073298568d48b388615235b6cb3e52c88a7fe1ca1331c64e3a13fa4cb6c7eeb1",
+        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
     ),
     "PublishJobs": Statement(
         name="PublishJobs",
@@ -7298,7 +7298,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="073298568d48b388615235b6cb3e52c88a7fe1ca1331c64e3a13fa4cb6c7eeb1",
+        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",
@@ -7330,7 +7330,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="073298568d48b388615235b6cb3e52c88a7fe1ca1331c64e3a13fa4cb6c7eeb1",
+        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
     ),
     "WriteProgress": Statement(
         name="WriteProgress",
