@@ -4816,7 +4816,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
+        sha256="6780f1f543a76ec9a3ca72d9a708a22110cfd5aa287d69a72003c909302b713d",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -5155,7 +5155,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
+        sha256="6780f1f543a76ec9a3ca72d9a708a22110cfd5aa287d69a72003c909302b713d",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -5453,7 +5453,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
+        sha256="6780f1f543a76ec9a3ca72d9a708a22110cfd5aa287d69a72003c909302b713d",
     ),
     "PublishJobs": Statement(
         name="PublishJobs",
@@ -7298,7 +7298,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
+        sha256="6780f1f543a76ec9a3ca72d9a708a22110cfd5aa287d69a72003c909302b713d",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",
@@ -7308,8 +7308,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":exec",
         text=wake.WAKE_QUEUE,
         header={
-            "purpose": "wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has handed back, or that one which does not serve their queue has let out of the line of a concurrency key, if none was told of this queue lately.",
-            "callers": "jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction; jobs.worker.farewell, jobs.worker.slots",
+            "purpose": "wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has handed back, or that an operator, or a worker which does not serve their queue, has let out of the line of a concurrency key, if none was told of this queue lately.",
+            "callers": "jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction; jobs.worker.farewell, jobs.worker.slots, jobs.control.cancelling",
             "tx": "the transaction of the caller, or own autocommitted statement",
             "locks": "the new row of jobs.wake. Waits for nobody.",
             "index": "wake_queue_idx",
@@ -7330,7 +7330,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="480a1c132e75baed5a47a2218130e4f9c30596ed4f42a1b92cf40f2265d64f4b",
+        sha256="6780f1f543a76ec9a3ca72d9a708a22110cfd5aa287d69a72003c909302b713d",
     ),
     "WriteProgress": Statement(
         name="WriteProgress",

@@ -16,6 +16,8 @@ from psycopg_pool import AsyncConnectionPool
 import jobs
 from jobs.control import cancel, requeue
 from jobs.errors import DeclarationError, InvalidInput
+from jobs_sql.wake import listen_wake
+from tests.conftest import Connect
 from tests.runtime.working import (
     Input,
     Table,
@@ -27,6 +29,7 @@ from tests.runtime.working import (
     serving,
     until,
 )
+from tests.sql.test_wake import heard
 
 
 def states(database: str) -> dict[str, int]:
@@ -320,7 +323,9 @@ async def test_a_cancel_of_a_running_job_lets_the_next_one_run(database: str) ->
     assert slots(database) == []
 
 
-def test_a_cancel_of_the_one_let_out_lets_the_next_out(conn: Connection[Any]) -> None:
+def test_a_cancel_of_the_one_let_out_lets_the_next_out(
+    conn: Connection[Any], connect: Connect
+) -> None:
     @job(name="waits", concurrency=1)
     async def waits(_: Input) -> None: ...
 
@@ -329,7 +334,11 @@ def test_a_cancel_of_the_one_let_out_lets_the_next_out(conn: Connection[Any]) ->
         "update jobs.job set state = 'blocked', waiting_since = available_at where id = %s",
         [second],
     )
+    conn.execute("delete from jobs.wake")
+    ear = connect()
+    listen_wake(ear)
     cancel(conn, first)
+    assert heard(ear) == [waits.queue], "idle workers look at once"
     assert conn.execute("select state from jobs.job where id = %s", [second]).fetchone() == (
         "ready",
     )
