@@ -1,6 +1,6 @@
 -- name: WakeQueue :exec
 -- purpose: wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has
---     handed back, or that an operator, or a worker which does not serve their queue, has let out of
+--     handed back, or that an operator or a worker which does not serve their queue has let out of
 --     the line of a concurrency key, if none was told of this queue lately.
 -- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction;
 --     jobs.worker.farewell, jobs.worker.slots, jobs.control.cancelling
