@@ -141,16 +141,12 @@ def _is(model: type[BaseModel], method: str) -> bool:
 
 
 def _same(before: BaseModel, after: BaseModel) -> bool:
-    """Whether two models are equal by their fields alone: the short way to what ``==`` says."""
+    """Whether two models are equal by their fields: the short way to what ``==`` says.
+
+    For models that are not loose: those have neither extra fields nor private attributes.
+    """
     try:
-        return (
-            type(before) is type(after)
-            and before.__pydantic_private__ is None
-            and after.__pydantic_private__ is None
-            and not before.__pydantic_extra__
-            and not after.__pydantic_extra__
-            and before.__dict__ == after.__dict__
-        )
+        return type(before) is type(after) and before.__dict__ == after.__dict__
     except Exception:
         return False
 
