@@ -22,7 +22,7 @@ from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequ
 from jobs.hooks import Hook
 from jobs.ids import uuid7
 from jobs.options import check_priority, check_when, type_name
-from jobs.payload import Codec, text_problem
+from jobs.payload import Codec, plain_text, text_problem
 from jobs.results import ResultCodec
 from jobs.retry import Retry
 
@@ -195,7 +195,7 @@ class Definition(Generic[M, R]):
         problem = key_problem(key)
         if problem is not None:
             raise InvalidInput(problem, field="concurrency.key")
-        return self.concurrency.full_key(self.name, str(key))
+        return self.concurrency.full_key(self.name, plain_text(key))
 
     def describe(self) -> dict[str, Any]:
         """Return what was declared as plain JSON values, durations in seconds."""
@@ -413,4 +413,4 @@ def _checked_text(what: str, value: object, limit: int) -> str:
     problem = text_problem(value, limit)
     if problem is not None:
         raise InvalidInput(problem, field=what)
-    return str(value)
+    return plain_text(value)

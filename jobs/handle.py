@@ -260,8 +260,8 @@ class JobHandle(Staging[M, R]):
 
         Args:
             conn: As for `enqueue`, not in pipeline mode.
-            inputs: Payloads as for `enqueue`, read and sent in blocks of at most 500 of them or 64 KiB
-                (one larger payload is a block), never held all at once.
+            inputs: Payloads as for `enqueue`, read and sent in blocks of at most 500, or of 64 KiB
+                and one payload, and never held all at once.
             priority, enqueued_by, traceparent, require_transaction: As for `enqueue`, for all.
 
         Returns:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -24,7 +25,7 @@ from devkit.proxy import Proxy
 from devkit.rundir import run_dir
 from jobs.errors import ConfigError
 from jobs.service import listener
-from jobs.worker import claimer, config, register
+from jobs.worker import claimer, config, register, slots
 from tests.runtime.working import Input, Table, execute, job, make, rows, serving, until
 from tests.support.server import Clones
 
@@ -39,6 +40,11 @@ _TERMINATE = """
 
 @job()
 async def noop(_: Input) -> None:
+    pass
+
+
+@job(concurrency=1)
+async def alone(_: Input) -> None:
     pass
 
 
@@ -84,7 +90,8 @@ def claims(database: str) -> Any:
             "with total as (select coalesce(sum(s.calls), 0)::int as calls"
             " from pg_stat_statements as s join pg_database as d on d.oid = s.dbid"
             " where d.datname = current_database() and s.query like %s"
-            " and s.query not like '%%pg_stat_statements%%'),"
+            " and s.query not like '%%pg_stat_statements%%'"
+            " and s.query not in ('BEGIN', 'COMMIT')),"
             " reset as (select pg_stat_statements_reset(0, d.oid, 0) from pg_database as d"
             " where %s and d.datname = current_database())"
             " select total.calls from total left join reset on true",
@@ -94,6 +101,30 @@ def claims(database: str) -> Any:
         return int(row.calls)
 
     return count
+
+
+class Tries:
+    """When the listener has tried to have its ear back."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def since(self, then: float) -> int:
+        """How many tries were begun since then."""
+        return sum(at > then for at in self.at)
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
+    """What is within one step of the backoff needs one more try, the one at the end of it."""
+    seen, real = Tries(), listener.Listener._listen
+
+    async def counted(self: listener.Listener) -> Any:
+        seen.at.append(time.monotonic())
+        await real(self)
+
+    monkeypatch.setattr(listener.Listener, "_listen", counted)
+    return seen
 
 
 class TestHearing:
@@ -161,6 +192,7 @@ class TestIdle:
 
     @pytest.mark.serial
     @pytest.mark.parametrize(("listen", "most"), [("auto", 12), (False, 30)])
+    @pytest.mark.parametrize("used", ["nothing", "keys", "tenants"])
     async def test_statements_an_idle_minute(
         self,
         database: str,
@@ -168,10 +200,12 @@ class TestIdle:
         monkeypatch: pytest.MonkeyPatch,
         listen: Any,
         most: int,
+        used: str,
     ) -> None:
         """60 s / 5 s = 12 with a live wake, 60 s / 2 s = 30 without; nothing else is sent.
 
-        Two of them are signs of life for the registry, which look at the queues as well.
+        Two of them are signs of life for the registry, which look at the queues as well. One that
+        limits tenants asks in two statements, of which it sends the second where there is a reason.
         """
         faster = self.FASTER
         monkeypatch.setattr(config, "IDLE_POLL", config.IDLE_POLL / faster)
@@ -179,8 +213,16 @@ class TestIdle:
         monkeypatch.setattr(listener, "PING_EVERY", listener.PING_EVERY / faster)
         for module in (register, claimer):
             monkeypatch.setattr(module, "BEAT_EVERY", module.BEAT_EVERY / faster)
+        for name in ("LOOK_EVERY", "TIDY_EVERY"):
+            monkeypatch.setattr(slots, name, getattr(slots, name) / faster)
         poll = timedelta(seconds=0.25) / faster
-        async with serving(database, noop, poll=poll, idle_poll=None, listen=listen) as worker:
+        # Lapsed leases are looked for by every look, as they are in a minute of the usual length.
+        lease = timedelta(seconds=1)
+        options: dict[str, Any] = {"poll": poll, "idle_poll": None, "listen": listen}
+        if used == "tenants":
+            options["limits"] = jobs.Limits(per_tenant=5, rate_per_tenant=10)
+        handle = alone if used == "keys" else noop
+        async with serving(database, handle, lease=lease, **options) as worker:
             await until(lambda: not listen or live(worker), "the probe to arrive")
             await asyncio.sleep(20 / faster)  # the waits double up to the ceiling
             claims()
@@ -198,7 +240,7 @@ class TestTrouble:
     """O-30: it comes back, and until then polls go on."""
 
     async def test_a_terminated_session(
-        self, database: str, caplog: pytest.LogCaptureFixture
+        self, database: str, caplog: pytest.LogCaptureFixture, tries: Tries
     ) -> None:
         with caplog.at_level(logging.INFO, "jobs.worker"):
             async with hearing(database, noop) as worker:
@@ -207,6 +249,7 @@ class TestTrouble:
                 # Missed by the ear: found by the look that a loss is answered with.
                 Table(database).enqueue(noop)
                 await until(lambda: live(worker), "the ear to be back")
+                assert len(tries.at) == 2, "the first try has it back"
                 await until(lambda: worker.stats().completed == 1, "the job of the gap")
                 await asyncio.sleep(0.1)
                 await runs(worker, database)
@@ -219,6 +262,7 @@ class TestTrouble:
         clones: Clones,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
+        tries: Tries,
     ) -> None:
         """A peer that acknowledges everything and says nothing, as behind a dead firewall."""
         monkeypatch.setattr(listener, "PING_EVERY", 0.2)
@@ -233,7 +277,9 @@ class TestTrouble:
                 await until(lambda: not live(worker), "the silence to be noticed")
                 await runs(worker, database)
                 proxy.ok()
+                back = time.monotonic()
                 await until(lambda: live(worker), "the ear to be back")
+                assert tries.since(back) <= 1, "within one step"
                 await runs(worker, database)
         assert said(caplog, "jobs.worker.wake_lost")[:1] == ["WARNING"]
         assert said(caplog, "jobs.worker.wake_lost").count("WARNING") == 1
@@ -253,7 +299,11 @@ class TestTrouble:
                     await worker.wait()
 
     async def test_a_restart_of_the_server(
-        self, durable_server: Server, durable_database: str, caplog: pytest.LogCaptureFixture
+        self,
+        durable_server: Server,
+        durable_database: str,
+        caplog: pytest.LogCaptureFixture,
+        tries: Tries,
     ) -> None:
         with caplog.at_level(logging.INFO, "jobs.worker"):
             async with serving(durable_database, noop) as worker:
@@ -261,7 +311,9 @@ class TestTrouble:
                 await asyncio.to_thread(durable_server.stop)
                 await until(lambda: not live(worker), "the loss to be noticed")
                 await asyncio.to_thread(durable_server.launch)
+                back = time.monotonic()
                 await until(lambda: live(worker), "the ear to be back")
+                assert tries.since(back) <= 1, "within one step"
                 await runs(worker, durable_database)
         assert said(caplog, "jobs.worker.wake_lost").count("WARNING") == 1
 

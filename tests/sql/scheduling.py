@@ -7,6 +7,8 @@ from typing import Any
 
 from psycopg import Connection
 
+from jobs_sql import fire as fire_sql
+from jobs_sql import leader as leader_sql
 from jobs_sql import schedule as sql
 from tests.sql.calls import new_id, strict
 
@@ -16,13 +18,23 @@ HOUR = dt.timedelta(hours=1)
 SECOND = dt.timedelta(seconds=1)
 
 
-def tick(conn: Conn, holder: str = "one") -> sql.TickSchedulerRow:
-    row = sql.tick_scheduler(conn, holder=holder, lease=LEASE)
+def tick(conn: Conn, holder: str = "one") -> leader_sql.TickSchedulerRow:
+    row = leader_sql.tick_scheduler(conn, holder=holder, lease=LEASE)
     assert row is not None
-    return strict(sql.TickSchedulerRow, [row])[0]
+    return strict(leader_sql.TickSchedulerRow, [row])[0]
 
 
 def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **more: Any) -> int:
+    """`ArmSchedules` of one task; whether it was new or changed."""
+    row = arming(conn, name, cron, **more)
+    assert row.busy == 0
+    return row.armed
+
+
+def arming(
+    conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **more: Any
+) -> sql.ArmSchedulesRow:
+    """`ArmSchedules` of one task."""
     given: dict[str, Any] = {
         "every": None,
         "anchor": None,
@@ -31,7 +43,7 @@ def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **mor
         "max_catch_up": 10,
         "replace": True,
     } | more
-    return sql.arm_schedules(
+    row = sql.arm_schedules(
         conn,
         names=[name],
         crons=[cron],
@@ -42,6 +54,8 @@ def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **mor
         max_catch_ups=[given["max_catch_up"]],
         replace=given["replace"],
     )
+    assert row is not None
+    return strict(sql.ArmSchedulesRow, [row])[0]
 
 
 def create(conn: Conn, name: str = "made", **more: Any) -> int:
@@ -85,7 +99,9 @@ def set_back(conn: Conn, name: str = "nightly", by: dt.timedelta = HOUR) -> dt.d
     return found
 
 
-def fire(conn: Conn, name: str = "nightly", count: int = 1, **more: Any) -> sql.FireScheduleRow:
+def fire(
+    conn: Conn, name: str = "nightly", count: int = 1, **more: Any
+) -> fire_sql.FireScheduleRow:
     """Fire the second behind the watermark, as read now unless said otherwise."""
     if not {"watermark", "revision"} <= more.keys():
         row = read(conn, name)
@@ -114,9 +130,9 @@ def fire(conn: Conn, name: str = "nightly", count: int = 1, **more: Any) -> sql.
         "inputs": ['{"n":1}'] * count,
         "enqueued_by": f"task {name}",
     } | more
-    answer = sql.fire_schedule(conn, name=name, **given)
+    answer = fire_sql.fire_schedule(conn, name=name, **given)
     assert answer is not None
-    return strict(sql.FireScheduleRow, [answer])[0]
+    return strict(fire_sql.FireScheduleRow, [answer])[0]
 
 
 def jobs(conn: Conn) -> int:
