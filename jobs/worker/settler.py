@@ -62,6 +62,7 @@ class Settler:
         link: Link,
         worker: str,
         answered: Callable[[Held, str, str | None], None],
+        completed: Callable[[list[Held]], None],
         more: Callable[[], bool],
         slots: Slots,
     ) -> None:
@@ -71,12 +72,15 @@ class Settler:
             worker: Label of this process, part of the fence.
             answered: Called in the event loop with the job, the verdict (landed, repeated, lost,
                 refused) and the state the job is in now (None unless landed).
+            completed: Called in its place, once for all jobs of an answer that have landed as
+                completed and let nobody out of the line of a key. Must not raise.
             more: Whether more jobs end soon, so that a small batch is worth a moment's wait.
             slots: Is told of the concurrency keys that were let go.
         """
         self._link = link
         self._worker = worker
         self._answered = answered
+        self._completed = completed
         self._more = more
         self._slots = slots
         self._pending: deque[Held] = deque()
@@ -94,9 +98,10 @@ class Settler:
 
     def submit(self, job: Held) -> None:
         """Queue the outcome of ``job``. Never blocks."""
+        if not self._pending:  # else both are as they have to be
+            self._idle.clear()
+            self._work.set()
         self._pending.append(job)
-        self._idle.clear()
-        self._work.set()
 
     async def flush(self, seconds: float) -> bool:
         """Wait until nothing is unanswered; return whether that came in that many seconds."""
@@ -187,13 +192,19 @@ class Settler:
                 extra={"event": "jobs.worker.settle_failed", "jobs": len(batch)},
             )
             return batch
+        done: list[Held] = []
         for job, row in _matched(batch, rows):
             if row.promoted_queues is not None:
                 self._slots.settled(row)
-            if row.verdict == "again":
+            if row.verdict == "landed" and row.state == "completed" and not job.answered:
+                job.answered = True
+                done.append(job)
+            elif row.verdict == "again":
                 self._park(job)  # another session holds its row
             else:
                 self._answer(job, row.verdict, row.state)
+        self._flying -= len(done)
+        self._completed(done)
         return []
 
     async def _isolate(self, batch: list[Held], error: Exception) -> list[Held]:

@@ -43,7 +43,7 @@ def test_the_first_claim_sees_everything() -> None:
 
 def test_a_backlog_is_gone_on_with_where_the_last_claim_ended() -> None:
     clock = Clock()
-    clock.claim(job(1, 7), job(2, 9), job(2, 8))
+    clock.claim(job(1, 7), job(2, 8), job(2, 9))
     clock.now += 0.01
     assert clock.claim(job(3, 4)) == Mark(NOW + 2 * SECOND, UUID(int=9))
     clock.now += 0.01
