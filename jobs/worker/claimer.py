@@ -47,7 +47,7 @@ _EXPECT_WITHIN = 60.0
 _MOST_EXPECTED = 1_000
 _LATE = 0.001
 # Order in which jobs of one claim start.
-_IN_ORDER = attrgetter("priority", "available_at", "id.int")
+_IN_ORDER = attrgetter("priority", "available_epoch", "id.int")
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
 
 Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]

@@ -180,7 +180,7 @@ class Floors:
                 continue
             for priority, row in {row.priority: row for row in rows}.items():
                 # After a full sweep it may lie further back than before: there is more behind it.
-                marks[priority] = Mark(row.available_at, row.id)
+                marks[priority] = Mark(_moment(row.available_epoch), row.id)
         self._pay(reaches, jobs, began, ended)
 
     def _pay(self, reaches: Mapping[str, Reach], jobs: int, began: float, ended: float) -> None:
@@ -196,3 +196,11 @@ class Floors:
             self._near.covered(whole, began)
         if near:
             self._near.done(near, began, ended, cost)
+
+
+def _moment(epoch: float) -> datetime:
+    """An instant; the beginning of time for what Python has no date for."""
+    try:
+        return datetime.fromtimestamp(epoch, UTC)
+    except (OverflowError, ValueError):
+        return START.at

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -149,7 +149,7 @@ def make_run(row: ClaimJobsRow, worker: str, desk: Desk | None) -> Run:
     """Make what the function of a claimed job is given."""
     return Run(
         row.id,
-        row.run_id,
+        UUID(row.run_id),
         row.name,
         row.queue,
         row.attempt,
@@ -157,7 +157,7 @@ def make_run(row: ClaimJobsRow, worker: str, desk: Desk | None) -> Run:
         row.tenant or None,
         row.claims,
         worker,
-        row.created_at,
+        datetime.fromtimestamp(row.created_epoch, UTC),
         row.traceparent,
         row.enqueued_by,
         desk,

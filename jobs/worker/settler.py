@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -193,7 +193,8 @@ class Settler:
             )
             return batch
         done: list[Held] = []
-        for job, row in _matched(batch, rows):
+        for row in rows:
+            job = batch[row.place - 1]
             if row.promoted_queues is not None:
                 self._slots.settled(row)
             if row.verdict == "landed" and row.state == "completed" and not job.answered:
@@ -265,15 +266,3 @@ class Settler:
             ),
             TIMEOUT,
         )
-
-
-def _matched(batch: list[Held], rows: list[SettleJobsRow]) -> Iterable[tuple[Held, SettleJobsRow]]:
-    """Each job with its answer. They come in the order of the batch where all have landed."""
-    if len(rows) == len(batch):
-        for job, row in zip(batch, rows, strict=True):
-            if job.row.id.int != row.id.int or job.row.claims != row.claims:
-                break
-        else:
-            return zip(batch, rows, strict=True)
-    by_token = {(row.id.int, row.claims): row for row in rows}
-    return [(job, by_token[job.row.id.int, job.row.claims]) for job in batch]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from uuid import UUID
+
+import pytest
 
 from jobs.worker.floors import EVERY, MARGIN, NEAR, SHARE, START, Floors, Mark, Reach
 from jobs.worker.turns import STRICT
@@ -15,7 +18,7 @@ SECOND = dt.timedelta(seconds=1)
 
 def job(at: float, id: int = 1, priority: int = 0) -> ClaimJobsRow:
     """A claimed job that was due so many seconds after the beginning."""
-    return row(priority)._replace(available_at=NOW + at * SECOND, id=UUID(int=id))
+    return row(priority)._replace(available_epoch=NOW.timestamp() + at, id=UUID(int=id))
 
 
 class Clock:
@@ -49,6 +52,15 @@ def test_a_backlog_is_gone_on_with_where_the_last_claim_ended() -> None:
     clock.now += 0.01
     assert clock.claim(job(4)) == Mark(NOW + 3 * SECOND, UUID(int=4))
     assert clock.reaches == ["whole", "floor", "floor"]
+
+
+@pytest.mark.parametrize("epoch", [-math.inf, -1e12, 1e12])
+def test_times_that_python_has_no_date_for_are_the_beginning(epoch: float) -> None:
+    """An operator may have made a job due at '-infinity'."""
+    clock = Clock()
+    clock.claim(job(0)._replace(available_epoch=epoch))
+    clock.now += 0.01
+    assert clock.claim(job(1)).at == START.at
 
 
 def test_priorities_have_floors_of_their_own_in_the_order_asked() -> None:
