@@ -162,9 +162,9 @@ def test_one_priority_that_was_not_reached_keeps_its_floor() -> None:
 def test_the_beginning_of_time_is_no_trouble() -> None:
     clock = Clock()
     first = dt.datetime(1, 1, 2, tzinfo=dt.UTC)
-    clock.claim(job(1)._replace(available_at=first), takes=5)
+    clock.claim(job(1)._replace(available_epoch=first.timestamp()), takes=5)
     clock.now += 0.6
-    clock.claim(job(1)._replace(available_at=first), asked=5)
+    clock.claim(job(1)._replace(available_epoch=first.timestamp()), asked=5)
     assert clock.claim(asked=3) in (START, *(Mark(first - b, START.id) for b in (MARGIN, NEAR)))
 
 
