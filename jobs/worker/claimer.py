@@ -295,7 +295,8 @@ class Claimer:
             rows = await self._link.call(lambda conn: self._by_tenant(conn, ask, began), TIMEOUT)
         else:
             steer = steering.steer(ask.room, began)
-            rows = await self._link.call(lambda conn: self._send(conn, ask, steer), TIMEOUT)
+            sweep = self._slots.looks(began)
+            rows = await self._link.call(lambda conn: self._send(conn, ask, steer, sweep), TIMEOUT)
         rows.sort(key=_IN_ORDER)
         steering.learn(ask.room, ask.rescue, rows, began, time.monotonic())
         return rows
@@ -306,20 +307,25 @@ class Claimer:
         """Choose and claim: what is chosen stays locked in between."""
         steering = self._demand.steering
         room = ask.room
+        sweep = self._slots.looks(now)
         async with conn.transaction():
             chosen = await choose_jobs_async(
                 conn,
                 queues=list(room),
                 free=list(room.values()),
                 **steering.choose(room, now)._asdict(),
+                rescue=ask.rescue,
+                sweep=sweep,
+                tidy=sweep and self._slots.tidies(now),
             )
-            steer = steering.chosen(room, chosen)
-            if not steer.chosen and not ask.rescue:
-                return []
-            return await self._send(conn, ask, steer)
+            steer, more = steering.chosen(room, chosen)
+            if not steer.chosen and not more:
+                return []  # so that an idle worker sends one statement a look
+            return await self._send(conn, ask, steer, sweep)
 
-    async def _send(self, conn: AsyncConnection[Any], ask: Ask, steer: Steer) -> list[ClaimJobsRow]:
-        sweep = self._slots.looks(time.monotonic())
+    async def _send(
+        self, conn: AsyncConnection[Any], ask: Ask, steer: Steer, sweep: bool
+    ) -> list[ClaimJobsRow]:
         return await claim_jobs_async(
             conn,
             queues=list(ask.room),

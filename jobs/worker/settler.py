@@ -23,6 +23,8 @@ from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 500
+# No claim while this many outcomes wait for their answer: the database cannot keep up.
+CHOKED = 2_000
 # Characters of results that one statement may carry, by at most one result more.
 MAX_CHARACTERS = 8 * 1024 * 1024
 TIMEOUT = 10.0

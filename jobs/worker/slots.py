@@ -98,6 +98,10 @@ class Slots:
         self._look_at = now + LOOK_EVERY
         return True
 
+    def tidies(self, now: float) -> bool:
+        """Whether it is time to look for slots that were left behind."""
+        return now >= self._tidy_at
+
     def took(self, rows: list[ClaimJobsRow]) -> tuple[list[ClaimJobsRow], bool]:
         """Take note of what a claim says of keys.
 

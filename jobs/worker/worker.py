@@ -23,7 +23,7 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
-from jobs.worker.farewell import Farewell, flush
+from jobs.worker.farewell import GRACE, Farewell, flush
 from jobs.worker.held import COMPLETED, Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
@@ -31,7 +31,7 @@ from jobs.worker.limits import Limits
 from jobs.worker.processes import Processes, checked_processes
 from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
-from jobs.worker.settler import Settler
+from jobs.worker.settler import CHOKED, Settler
 from jobs.worker.slots import Slots
 from jobs.worker.stats import WorkerStats, account, account_ended, ending
 from jobs.worker.steering import Steering
@@ -41,14 +41,6 @@ from jobs_sql.claim import ClaimJobsRow
 
 logger = logging.getLogger("jobs.worker")
 
-# No claim while this many outcomes wait for their answer: the database cannot keep up.
-SETTLE_BACKLOG = 2_000
-# Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle,
-# and for hooks where nothing of its budget is left.
-CLAIM_GRACE = 2.0
-CANCEL_GRACE = 2.0
-FLUSH_GRACE = 5.0
-HOOK_GRACE = 2.0
 
 
 class Worker(Service):
@@ -262,7 +254,7 @@ class Worker(Service):
     def _choked(self) -> bool:
         if self._hooks is not None and self._hooks.backlog >= BACKLOG:
             return True
-        return self._settler.backlog >= SETTLE_BACKLOG
+        return self._settler.backlog >= CHOKED
 
     def _more(self) -> bool:
         return any(lane.waiting for lane in self._lanes.values())
@@ -401,9 +393,9 @@ class Worker(Service):
         seconds = self.config.drain.total_seconds()
         ends = time.monotonic() + seconds
         await asyncio.gather(
-            self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
+            self._end_claim(), self._crew.drain(seconds, self._hurrying, GRACE.cancel)
         )
-        if not await flush(self._settler, ends, self._hurrying, FLUSH_GRACE):
+        if not await flush(self._settler, ends, self._hurrying, GRACE.flush):
             self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
@@ -411,11 +403,11 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
-        await self._slots.finish(self._links[0], FLUSH_GRACE)
+        await self._slots.finish(self._links[0], GRACE.flush)
         self._abandon()
         if self._hooks is not None:
-            left = max(HOOK_GRACE, ends - time.monotonic())
-            await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
+            left = max(GRACE.hook, ends - time.monotonic())
+            await self._hooks.drain(left, self._hurrying, GRACE.cancel)
         await self._farewell.end()
 
     def _say_stopped(self) -> None:
@@ -432,7 +424,7 @@ class Worker(Service):
     async def _end_claim(self) -> None:
         """Wait out the claim in flight. One that hangs is cancelled on the server."""
         task = self._claim_task
-        await self._claimer.finish(task, self._hurrying, CLAIM_GRACE, CANCEL_GRACE)
+        await self._claimer.finish(task, self._hurrying, GRACE.claim, GRACE.cancel)
         if task.done():
             self._farewell.begin(self._links[0])
 
@@ -451,7 +443,7 @@ class Worker(Service):
         await self._processes.close()
         self._claim_task.cancel()
         self._settle_task.cancel()
-        await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
+        await asyncio.wait({self._claim_task, self._settle_task}, timeout=GRACE.cancel)
         await self._renewer.stop()
         if self._listener is not None:
             await self._listener.stop()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -116,7 +117,7 @@ async def test_it_is_told_everything(caplog: pytest.LogCaptureFixture) -> None:
     assert (dead.attempt, dead.max_attempts, dead.tenant) == (2, 3, None)
     assert (dead.payload, dead.input) == ('{"n": 7}', Input(n=7))
     assert (dead.enqueued_by, dead.traceparent, dead.worker) == ("somebody", None, "me")
-    assert dead.created_at.timestamp() == one.created_epoch
+    assert dead.created_at == datetime.fromtimestamp(one.created_epoch, UTC)
     assert (completed.outcome, completed.stop_reason, completed.result) == (
         "completed",
         None,

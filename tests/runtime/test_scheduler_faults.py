@@ -116,6 +116,38 @@ class TestBadRows:
             await until(lambda: fired(database, "ahead"), "it to fire")
 
 
+class TestOpenTransactions:
+    async def test_whoever_holds_a_schedule_stops_only_it(
+        self, database: str, caplog: pytest.LogCaptureFixture
+    ):
+        def declared(**options: Any) -> Any:
+            @yearly(**options)
+            def version() -> Iterator[jobs.Entry]:
+                yield work, Input()
+
+            return version
+
+        async with scheduling(database, declared()):
+            await until(lambda: schedule(database, "version"), "it to be armed")
+        for name in ("held", "good"):
+            store(database, name)
+        with psycopg.connect(database) as operator:
+            control.rearm_schedule(operator, "held")
+            control.rearm_schedule(operator, "version")
+            async with scheduling(database, declared(cron="0 0 2 1 *")) as scheduler:
+                await until(lambda: len(fired(database, "good")) >= 3, "three ticks of the other")
+                assert fired(database, "held") == []
+                assert schedule(database, "version").cron == "0 0 1 1 *"
+                operator.rollback()
+                await until(lambda: fired(database, "held"), "it to fire")
+                await until(
+                    lambda: schedule(database, "version").cron == "0 0 2 1 *", "the new definition"
+                )
+                stats = scheduler.stats()
+        assert (stats.failed, stats.overtaken) == (0, 0)
+        assert logged(caplog, "jobs.scheduler.trouble") == []
+
+
 class TestFunctions:
     async def test_one_that_raises_stops_only_itself(
         self, database: str, caplog: pytest.LogCaptureFixture

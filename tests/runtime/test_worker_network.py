@@ -83,8 +83,7 @@ async def test_a_connection_cut_around_the_settle(
     (one,) = table.enqueue(bodies.job)
     async with serving(database, bodies.job, dsn=through, lease=LONG) as worker:
         await until(lambda: bodies.runs, "the start")
-        # A beat sends the id too, but only the answer to a settle holds it.
-        proxy.cut(way, on=b"jobs:settle_jobs" if way == "up" else one.hex.encode())
+        proxy.cut(way, on=b"jobs:settle_jobs" if way == "up" else b"landed")
         bodies.may_end.set()
         await until(proxy.was_cut.is_set, "the cut")
         proxy.drop()
