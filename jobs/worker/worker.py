@@ -42,7 +42,6 @@ from jobs_sql.claim import ClaimJobsRow
 logger = logging.getLogger("jobs.worker")
 
 
-
 class Worker(Service):
     """Runs the jobs of a registry.
 
