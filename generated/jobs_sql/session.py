@@ -68,7 +68,7 @@ def read_session(conn: Connection[Any]) -> ReadSessionRow | None:
     Source: queries/session.sql: ReadSession
     """
     with RawCursor(conn, row_factory=_READ_SESSION_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_SESSION_OIDS)
+        _adapt.own(cur, _READ_SESSION_OIDS)
         cur.execute(READ_SESSION)
         return cur.fetchone()
 
@@ -97,6 +97,6 @@ async def read_session_async(conn: AsyncConnection[Any]) -> ReadSessionRow | Non
     Source: queries/session.sql: ReadSession
     """
     async with AsyncRawCursor(conn, row_factory=_READ_SESSION_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_SESSION_OIDS)
+        _adapt.own(cur, _READ_SESSION_OIDS)
         await cur.execute(READ_SESSION)
         return await cur.fetchone()

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from jobs.texts import text_of
+
 T = TypeVar("T")
 
 
@@ -43,7 +45,7 @@ class Caller:
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
             else:  # what a future cannot carry, or what would end the process
-                future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+                future.set_exception(RuntimeError(f"{type(error).__name__}: {text_of(error)}"))
 
         def body() -> None:
             result, error = None, None

@@ -21,6 +21,7 @@ from jobs.scheduler.clock import DatabaseClock
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
+from jobs.texts import escaped, text_of
 from jobs.timetable import CronTable, Due, IntervalTable
 from jobs_sql import fire, leader
 from jobs_sql import schedule as sql
@@ -329,7 +330,7 @@ class Dispatcher:
         said = storable(
             f"{error.cause} [{error.code}]"
             if isinstance(error, JobsError)
-            else f"{type(error).__name__}: {error}"
+            else f"{type(error).__name__}: {text_of(error)}"
         )
         logger.error(
             "%s cannot fire, and is tried again in %g s: %s",
@@ -414,5 +415,4 @@ async def _send(
 
 def storable(text: str) -> str:
     """A message in the form that the database takes, and not longer than it need be."""
-    plain = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    return plain[:_ERROR_CHARACTERS]
+    return escaped(text)[:_ERROR_CHARACTERS]

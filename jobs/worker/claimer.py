@@ -6,19 +6,20 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from operator import attrgetter
 from random import uniform
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import JobsError
+from jobs.service.errands import Errands
 from jobs.service.link import Link
+from jobs.service.listener import Errand
 from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
@@ -49,8 +50,6 @@ _LATE = 0.001
 # Order in which jobs of one claim start.
 _IN_ORDER = attrgetter("priority", "available_epoch", "id.int")
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
-
-Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]
 
 
 class Claimer:
@@ -100,7 +99,7 @@ class Claimer:
         self._slots = slots
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
-        self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
+        self._errands = Errands()
         self._was_choked = False
         self._expected = 0
         self._looked = False
@@ -143,13 +142,8 @@ class Claimer:
         self.wake()
 
     def errand(self, errand: Errand) -> asyncio.Future[Exception | None]:
-        """Send a statement before the next claim, which is made now.
-
-        Returns:
-            None when it has been answered, or what it raised.
-        """
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._errands.append((errand, answer))
+        """Send a statement before the next claim, which is made now; see `Errands.add`."""
+        answer = self._errands.add(errand)
         self.wake()
         return answer
 
@@ -191,7 +185,7 @@ class Claimer:
         while not self._stopping:
             self._woken.clear()
             try:
-                await self._run_errands()
+                await self._errands.run(self._link, TIMEOUT)
                 await self._slots.send(self._link)
                 if self._looks or time.monotonic() >= due:
                     self._looks = False
@@ -204,17 +198,6 @@ class Claimer:
                 due = time.monotonic() + wait
             if wait > 0:
                 await self._sleep(wait)
-
-    async def _run_errands(self) -> None:
-        while self._errands:
-            errand, answer = self._errands.popleft()
-            failure: Exception | None = None
-            try:
-                await self._link.call(errand, TIMEOUT)
-            except Exception as error:  # no reason not to claim
-                failure = error
-            if not answer.done():
-                answer.set_result(failure)
 
     async def _look(self) -> float:
         """Claim once, after what is due beside it; return the seconds to wait unless woken.

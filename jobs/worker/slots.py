@@ -157,10 +157,18 @@ class Slots:
             while self._elsewhere:
                 await self._tell(link, next(iter(self._elsewhere)))
 
-    async def finish(self, link: Link, seconds: float) -> None:
-        """`send` at the end of a worker. Never raises: others sweep up what is left."""
+    async def finish(self, link: Link, turn: asyncio.Lock, seconds: float) -> None:
+        """`send` at the end of a worker. Never raises: others sweep up what is left.
+
+        Args:
+            link: Where to send.
+            turn: Held meanwhile, so that nobody else uses it.
+            seconds: How long that may take.
+        """
+        if not self.pending:
+            return
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds), turn:
                 await self.send(link)
         except Exception as error:
             logger.warning("letting jobs out of the lines of their keys failed: %s", str(error))

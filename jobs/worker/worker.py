@@ -339,7 +339,7 @@ class Worker(Service):
         if self._hooks is not None and (over := ending(job, verdict, state)) is not None:
             outcome = job.outcome or Outcome("completed")
             if over[0] == "completed":
-                self._hooks.tell(job.row, *over, result=outcome.result)
+                self._hooks.tell(job.row, *over, result=job.result)
             else:
                 self._hooks.tell(job.row, *over, outcome.error_type, outcome.error_message)
         if verdict in ("lost", "refused"):
@@ -402,7 +402,12 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
+<<<<<<< HEAD
         await self._slots.finish(self._links[0], GRACE.flush)
+=======
+        if self._claim_task.done():  # else it is still at that connection
+            await self._slots.finish(self._links[0], self._farewell.turn, FLUSH_GRACE)
+>>>>>>> main
         self._abandon()
         if self._hooks is not None:
             left = max(GRACE.hook, ends - time.monotonic())

@@ -176,6 +176,24 @@ class TestFunctions:
         assert occurrences == sorted(set(occurrences))
         assert logged(caplog, "jobs.scheduler.task_failed") != []
 
+    async def test_one_whose_error_has_no_text_stops_only_itself(self, database: str):
+        class Mute(Exception):  # noqa: N818
+            def __str__(self) -> str:
+                raise OSError
+
+        @each_second()
+        def raising() -> list[jobs.Entry]:
+            raise Mute
+
+        @each_second()
+        def fine() -> Iterator[jobs.Entry]:
+            yield work, Input()
+
+        async with scheduling(database, raising, fine) as scheduler:
+            await until(lambda: "Mute" in error_of(database, "raising"), "the mark")
+            await until(lambda: len(fired(database, "fine")) >= 2, "the other to fire")
+            assert scheduler.stats().failed >= 1
+
     async def test_what_cannot_fire_is_waited_for(
         self, database: str, monkeypatch: pytest.MonkeyPatch
     ):

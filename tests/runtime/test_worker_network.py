@@ -19,6 +19,7 @@ from devkit.proxy import Proxy
 from jobs.service import link
 from jobs.service.link import Target
 from jobs.worker import claimer, settler
+from jobs.worker.farewell import GRACE
 from tests.runtime.working import (
     Input,
     Table,
@@ -255,7 +256,7 @@ async def test_a_stop_ends_a_start_that_hangs(database: str, proxy: Proxy, throu
 async def test_a_drain_does_not_wait_for_a_network_that_is_gone(
     database: str, proxy: Proxy, through: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.worker.worker.FLUSH_GRACE", 0.5)
+    monkeypatch.setattr("jobs.worker.worker.GRACE", GRACE._replace(flush=0.5))
     bodies = Bodies()
     table = Table(database)
     (one,) = table.enqueue(bodies.job)
