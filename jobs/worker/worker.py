@@ -402,12 +402,8 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
-<<<<<<< HEAD
-        await self._slots.finish(self._links[0], GRACE.flush)
-=======
         if self._claim_task.done():  # else it is still at that connection
-            await self._slots.finish(self._links[0], self._farewell.turn, FLUSH_GRACE)
->>>>>>> main
+            await self._slots.finish(self._links[0], self._farewell.turn, GRACE.flush)
         self._abandon()
         if self._hooks is not None:
             left = max(GRACE.hook, ends - time.monotonic())
