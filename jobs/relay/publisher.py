@@ -32,6 +32,7 @@ from jobs_sql.outbox import (
     prune_outbox_async,
     release_outbox_async,
 )
+from jobs_sql.wake import prune_wakes_async
 
 logger = logging.getLogger("jobs.relay")
 
@@ -366,14 +367,20 @@ class Publisher:
     async def _prune(self) -> None:
         """Tidy up now and then, where there is something to do: an idle relay sends nothing."""
         now, keep = time.monotonic(), self._config.keep
-        if keep is None or now < self._prune_at or self._stopping:
+        if now < self._prune_at or self._stopping:
             return
         self._prune_at = now + _PRUNE_EVERY
-        pruned = await self._link.call(
-            lambda conn: prune_outbox_async(conn, keep=keep, most=_PRUNE_LIMIT), TIMEOUT
-        )
+        pruned = 0
+        if keep is not None:
+            pruned = await self._link.call(
+                lambda conn: prune_outbox_async(conn, keep=keep, most=_PRUNE_LIMIT), TIMEOUT
+            )
         self._stats.pruned += pruned
-        if pruned == _PRUNE_LIMIT:
+        # Workers do so as well, but there may be none where things are only staged.
+        wakes = await self._link.call(
+            lambda conn: prune_wakes_async(conn, most=_PRUNE_LIMIT), TIMEOUT
+        )
+        if _PRUNE_LIMIT in (pruned, wakes):
             self._prune_at = now
 
     async def _sleep(self, seconds: float) -> None:
