@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
+import jobs
+import jobs.control as control
+from jobs.connecting import session
 from jobs.service.link import Target
-from tests.runtime.working import Input, Table, execute, job, make
+from tests.runtime.ticking import fired, scheduling, store, work
+from tests.runtime.working import Input, Table, execute, job, make, until
 
 _LEVEL = "show transaction_isolation"
 
@@ -43,3 +50,48 @@ async def test_a_worker_serves_a_database_with_a_stricter_default(strict: str) -
     stats = await make(strict, plain).run_until_idle()
     assert stats.completed == len(ids)
     assert {Table(strict).settled(id).state for id in ids} == {"completed"}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "datestyle = 'German'",
+        "datestyle = 'SQL, DMY'",
+        "intervalstyle = 'iso_8601'",
+        "intervalstyle = 'sql_standard'",
+        "array_nulls = off",
+    ],
+)
+async def test_what_a_database_shows_otherwise_is_read_all_the_same(
+    database: str, setting: str
+) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+
+    @job()
+    async def plain(_: Input) -> None:
+        pass
+
+    id = Table(database).enqueue(plain, 1)[0]
+    with psycopg.connect(database) as conn:
+        plain.stage(conn, Input())
+    store(database, "each second")
+    execute(database, f'alter database "{name}" set {setting}')
+    assert (await make(database, plain).run_until_idle()).completed == 1
+    assert (await jobs.Relay(database).run_until_idle()).published == 1
+    async with scheduling(database):
+        await until(lambda: fired(database, "each second"), "a fire")
+    with session(database) as conn:
+        assert control.get_schedule(conn, "each second").every == timedelta(seconds=1)
+    assert Table(database).settled(id).state == "completed"
+
+
+async def test_a_limit_on_idle_sessions_is_not_for_those_that_listen(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They would be ended between two looks, and each such look would fail first."""
+    caplog.set_level(logging.WARNING, "jobs")
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    execute(database, f'alter database "{name}" set idle_session_timeout = 300')
+    async with make(database, work), jobs.Relay(database):
+        await asyncio.sleep(1.5)
+    assert [record.getMessage() for record in caplog.records] == []
