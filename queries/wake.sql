@@ -33,7 +33,8 @@ select /* jobs:notify_probe */ pg_notify('jobs_wake', @nonce::text);
 
 -- name: PruneWakes :execrows
 -- purpose: remove rows of jobs.wake that no enqueue looks at any more.
--- callers: jobs.worker.claimer, at most once a minute, and not where it finds no jobs
+-- callers: jobs.worker.claimer and jobs.relay.publisher, at most once a minute, and not where they
+--     find nothing to do
 -- tx: own autocommitted statement
 -- locks: the old rows of jobs.wake, skip locked. Waits for nobody.
 -- index: wake_at_idx

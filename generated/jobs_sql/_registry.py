@@ -4797,7 +4797,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
+        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -5136,7 +5136,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
+        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -5413,7 +5413,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=wake.PRUNE_WAKES,
         header={
             "purpose": "remove rows of jobs.wake that no enqueue looks at any more.",
-            "callers": "jobs.worker.claimer, at most once a minute, and not where it finds no jobs",
+            "callers": "jobs.worker.claimer and jobs.relay.publisher, at most once a minute, and not where they find nothing to do",
             "tx": "own autocommitted statement",
             "locks": "the old rows of jobs.wake, skip locked. Waits for nobody.",
             "index": "wake_at_idx",
@@ -5434,7 +5434,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
+        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
     ),
     "PublishJobs": Statement(
         name="PublishJobs",
@@ -7300,7 +7300,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="9e219c80a24c01057996b18eea068dfec837bc0a18856be8b2049908e1350f42",
+        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",

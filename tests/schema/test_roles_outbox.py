@@ -11,6 +11,7 @@ from psycopg import Connection
 from jobs.migrate import check, migrate
 from jobs.outbox import discard, outbox_stats, retry
 from jobs_sql.outbox import note_outbox_failure, prune_outbox, release_outbox
+from jobs_sql.wake import prune_wakes
 from tests.schema.test_roles import HOUR, MakeRole, Sessions, grants
 from tests.sql.calls import new_id, undo
 from tests.sql.staging import claim, mark, publish, stage, take
@@ -57,6 +58,7 @@ def test_a_relay(owner: Connection[Any], app: str, conn: Connection[Any]) -> Non
     note = {"id": rows[1], "error": "e", "refused": True, "park": True, "delay": HOUR}
     assert note_outbox_failure(conn, token=token, **note) == (True, True)
     prune_outbox(conn, keep=HOUR, most=10)
+    prune_wakes(conn, most=10)
     assert release_outbox(conn, token=token) == 1
     assert outbox_stats(conn).parked == 1
     assert retry(conn, rows)
