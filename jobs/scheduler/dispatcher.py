@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 from jobs.errors import JobsError, SchemaOutdated
 from jobs.firing import Shot
 from jobs.registry import Registry
-from jobs.scheduler.calling import Caller
+from jobs.scheduler.calling import Caller, Calls
 from jobs.scheduler.clock import DatabaseClock
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
@@ -74,7 +74,7 @@ class Dispatcher:
         self._stats = stats
         self._lease = lease
         self._refresh = refresh
-        self._caller = Caller(patience)
+        self._calls = Calls(Caller(patience), self._wake)
         self._clock = DatabaseClock()
         self._plans: dict[str, Plan] = {}
         self._armed = False
@@ -82,13 +82,21 @@ class Dispatcher:
         self._next_tick = 0.0
         self._leads_until = float("-inf")
         self._trouble = 0
-        self._stop = asyncio.Event()
+        self._stopping = False
+        self._woken = asyncio.Event()
 
     # -- life ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Go round until stopped. Whatever the database does, it goes on."""
-        while not self._stop.is_set():
+        try:
+            await self._rounds()
+        finally:
+            await self._calls.give_up()
+
+    async def _rounds(self) -> None:
+        while not self._stopping:
+            self._woken.clear()
             try:
                 await self._round()
                 wait = self._wait()
@@ -101,13 +109,18 @@ class Dispatcher:
             if wait > 0:
                 try:
                     async with asyncio.timeout(wait):
-                        await self._stop.wait()
+                        await self._woken.wait()
                 except TimeoutError:
                     continue
 
     def stop(self) -> None:
         """Fire nothing more, and let `run` end after the statement in flight."""
-        self._stop.set()
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Go round once more, now."""
+        self._woken.set()
 
     async def interrupt(self, grace: float) -> None:
         """Cancel the statement in flight, so that it cannot take effect later."""
@@ -141,11 +154,15 @@ class Dispatcher:
         due = [one for one in self._plans.values() if self._fires(one) and one.next_due <= now]
         for one in sorted(due, key=lambda one: one.next_due):
             for _ in range(BATCH):
-                if self._stop.is_set() or not self.leading or not await self._fire(one):
+                if self._stopping or not self.leading or not await self._fire(one):
                     break
 
     def _fires(self, one: Plan) -> bool:
-        return not one.paused and one.not_before <= time.monotonic()
+        return (
+            not one.paused
+            and one.not_before <= time.monotonic()
+            and not self._calls.pending(one.name)
+        )
 
     def _wait(self) -> float:
         """Seconds until the next thing to do."""
@@ -153,7 +170,7 @@ class Dispatcher:
         if self.leading:
             now = self._clock.now()
             for one in self._plans.values():
-                if not one.paused:
+                if not one.paused and not self._calls.pending(one.name):  # its end wakes us
                     due = (one.next_due - now).total_seconds()
                     until = min(until, max(due, one.not_before - time.monotonic()))
         return max(until, 0.0)
@@ -267,14 +284,17 @@ class Dispatcher:
             return False
         try:
             if one.calls:
-                made = await self._caller.call(one.name, lambda: one.aim(due.occurrence))
+                call = await self._calls.made(one, due)
+                if call is None:
+                    return False  # its function takes its time, and the others do not wait for it
+                due, made = call
             else:
                 made = one.aim(due.occurrence)
         except Exception as error:
             await self._failed(one, error)
             return False
-        if self._stop.is_set() or not self.leading:
-            return False  # the function took its time
+        if self._stopping or not self.leading:
+            return False
         try:
             row = await self._call(lambda conn: _send(conn, one, due, made))
         except _ABOUT_THE_JOBS as error:
