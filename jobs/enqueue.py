@@ -14,6 +14,7 @@ from uuid import UUID
 from jobs.errors import DuplicateJob, EnqueueContended, IsolationUnsupported
 from jobs.flavour import Plan, call
 from jobs.sending import Guard
+from jobs_sql import bulk, conflict, wake
 from jobs_sql import enqueue as sql
 
 T = TypeVar("T")
@@ -135,8 +136,8 @@ def _insert(target: Target, row: Row) -> Plan[bool]:
 def _undo(rows: Sequence[Row]) -> Plan[set[UUID]]:
     """Take back what was just inserted under ids that have finished meanwhile; return those."""
     undone = yield from call(
-        sql.undo_republished,
-        sql.undo_republished_async,
+        conflict.undo_republished,
+        conflict.undo_republished_async,
         ids=[row.id for row in rows],
         run_ids=[row.run_id for row in rows],
     )
@@ -148,8 +149,8 @@ def _find(
 ) -> Plan[dict[UUID, Enqueued]]:
     """Return the jobs in the way of ``rows`` that can be seen now, by run id as asked."""
     found = yield from call(
-        sql.find_enqueued,
-        sql.find_enqueued_async,
+        conflict.find_enqueued,
+        conflict.find_enqueued_async,
         ids=[row.id for row in rows],
         run_ids=[row.run_id for row in rows],
         tenants=[row.tenant for row in rows],
@@ -162,7 +163,7 @@ def _find(
 
 
 def _need_fresh_snapshots() -> Plan[None]:
-    level = yield from call(sql.read_isolation, sql.read_isolation_async)
+    level = yield from call(conflict.read_isolation, conflict.read_isolation_async)
     if level not in _ISOLATION:
         raise IsolationUnsupported(
             f"id= was given in a transaction of isolation level {str(level).upper()}, in which "
@@ -222,8 +223,8 @@ def _nothing_in_the_way(target: Target, rows: Sequence[Row]) -> bool:
 
 def _insert_plain(target: Target, rows: Sequence[Row]) -> Plan[None]:
     yield from call(
-        sql.insert_jobs,
-        sql.insert_jobs_async,
+        bulk.insert_jobs,
+        bulk.insert_jobs_async,
         ids=[row.id for row in rows],
         run_ids=[row.run_id for row in rows],
         tenants=[row.tenant for row in rows],
@@ -375,15 +376,15 @@ def guard_for_many(target: Target, rows: Sequence[Row]) -> Guard:
 
 def copy_many(target: Target, rows: Iterable[Row]) -> Plan[int]:
     """Send rows through COPY as they come; return their number. Nothing if one of them raises."""
-    count = yield from call(sql.copy_jobs, sql.copy_jobs_async, _copied(target, rows))
+    count = yield from call(bulk.copy_jobs, bulk.copy_jobs_async, _copied(target, rows))
     if count:
-        yield from call(sql.wake_queue, sql.wake_queue_async, queue=target.queue)
+        yield from call(wake.wake_queue, wake.wake_queue_async, queue=target.queue)
     return count
 
 
-def _copied(target: Target, rows: Iterable[Row]) -> Iterator[sql.CopyJobsParams]:
+def _copied(target: Target, rows: Iterable[Row]) -> Iterator[bulk.CopyJobsParams]:
     for row in rows:
-        yield sql.CopyJobsParams(
+        yield bulk.CopyJobsParams(
             id=row.id,
             run_id=row.run_id,
             queue=target.queue,

@@ -16,7 +16,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from jobs.errors import ConnectionUnsupported, EnqueueContended, TransactionRequired
 from jobs.flavour import Plan, drive
-from jobs_sql import enqueue as sql
+from jobs_sql import conflict as sql
 
 T = TypeVar("T")
 

@@ -1,3 +1,40 @@
+-- name: WakeQueue :exec
+-- purpose: wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has
+--     handed back, or that one which does not serve their queue has let out of the line of a
+--     concurrency key, if none was told of this queue lately.
+-- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction;
+--     jobs.worker.farewell, jobs.worker.slots
+-- tx: the transaction of the caller, or own autocommitted statement
+-- locks: the new row of jobs.wake. Waits for nobody.
+-- index: wake_queue_idx
+-- fence: none, it changes no job
+-- clock: clock_timestamp()
+-- cost: one index probe; now and then one heap insert with two index inserts
+-- notify: as EnqueueJob
+insert /* jobs:wake_queue */ into jobs.wake as n (queue)
+select @queue::text
+where
+    case
+        when current_setting('jobs.wake', true) = 'off' then false
+        when
+            current_setting('transaction_isolation') <> 'serializable'
+            and exists (
+                select 1
+                from jobs.wake as w
+                where
+                    w.queue = @queue::text
+                    and w.at > (
+                        select
+                            clock_timestamp() - interval '50 milliseconds'
+                            - interval '200 milliseconds' * sqrt(sqrt(random()))
+                    )
+                    and w.at <= (select clock_timestamp()) /* clocks are set back */
+            )
+            then false
+        else pg_notification_queue_usage() < 0.5 /* a full one would fail the commit */
+    end
+returning pg_notify('jobs_wake', n.queue);
+
 -- name: ListenWake :exec
 -- purpose: hear of enqueues on this session from now on.
 -- callers: jobs.service.listener, once after each connect of its own connection

@@ -6,12 +6,16 @@ Needs psycopg only. The schema they expect is in the data folder `schema`.
 """
 
 from . import (
+    bulk,
     claim,
+    conflict,
     control,
     counter,
     due,
     enqueue,
+    fire,
     inspect,
+    leader,
     lease,
     listing,
     migrate,
@@ -31,12 +35,16 @@ from . import (
 )
 
 __all__ = [
+    "bulk",
     "claim",
+    "conflict",
     "control",
     "counter",
     "due",
     "enqueue",
+    "fire",
     "inspect",
+    "leader",
     "lease",
     "listing",
     "migrate",

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import (
+    bulk,
     claim,
+    conflict,
     control,
     counter,
     due,
     enqueue,
+    fire,
     inspect,
+    leader,
     lease,
     listing,
     migrate,
@@ -173,7 +177,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -379,7 +383,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "ChooseJobs": Statement(
         name="ChooseJobs",
@@ -1090,11 +1094,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "CopyJobs": Statement(
         name="CopyJobs",
-        module="enqueue",
+        module="bulk",
         function="copy_jobs",
         async_function="copy_jobs_async",
         command=":copyfrom",
-        text=enqueue.COPY_JOBS,
+        text=bulk.COPY_JOBS,
         header={
             "purpose": "insert a large number of jobs that have no idempotency key, as fast as the server can.",
             "callers": "jobs.enqueue (JobHandle.copy_many)",
@@ -1221,8 +1225,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         columns=(),
-        source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        source="queries/bulk.sql",
+        sha256="267a4fd508f3d79687963b91661ddbee9a5c96d16dd725bb111268884e9c4215",
     ),
     "CountOutcomes": Statement(
         name="CountOutcomes",
@@ -1373,7 +1377,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -1598,7 +1602,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        sha256="ec1660627c986dd0c0b8a62c5b91b9ab234df5863a34c80ac9fec5d882fb62b7",
     ),
     "EnqueueJobs": Statement(
         name="EnqueueJobs",
@@ -1806,15 +1810,15 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        sha256="ec1660627c986dd0c0b8a62c5b91b9ab234df5863a34c80ac9fec5d882fb62b7",
     ),
     "FindEnqueued": Statement(
         name="FindEnqueued",
-        module="enqueue",
+        module="conflict",
         function="find_enqueued",
         async_function="find_enqueued_async",
         command=":many",
-        text=enqueue.FIND_ENQUEUED,
+        text=conflict.FIND_ENQUEUED,
         header={
             "purpose": "which job has the id or the idempotency key, as seen by a fresh snapshot after an insert met a conflict.",
             "callers": "jobs.enqueue, after EnqueueJob or EnqueueJobs left a row unanswered",
@@ -1907,8 +1911,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
         ),
-        source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        source="queries/conflict.sql",
+        sha256="19b255f86861c941ad60f3da5dbee5a546c9990ecc8204a68f49b92282284fa9",
     ),
     "FindLostClaims": Statement(
         name="FindLostClaims",
@@ -2075,11 +2079,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
-        module="schedule",
+        module="fire",
         function="fire_schedule",
         async_function="fire_schedule_async",
         command=":one",
-        text=schedule.FIRE_SCHEDULE,
+        text=fire.FIRE_SCHEDULE,
         header={
             "purpose": "fire one occurrence: move the watermark from the value that was read, and insert its jobs only where it moved.",
             "callers": "jobs.scheduler.dispatcher",
@@ -2310,8 +2314,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
         ),
-        source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        source="queries/fire.sql",
+        sha256="edf77251af841367dd74e46dc38d1a450f2576ee52325c530c0c71e343311ffc",
     ),
     "FoldCounters": Statement(
         name="FoldCounters",
@@ -2779,11 +2783,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
-        module="enqueue",
+        module="bulk",
         function="insert_jobs",
         async_function="insert_jobs_async",
         command=":exec",
-        text=enqueue.INSERT_JOBS,
+        text=bulk.INSERT_JOBS,
         header={
             "purpose": "insert many jobs of one name that nothing can be in the way of (no idempotency key, no id of the caller, no concurrency key), all due after the same delay, and wake a worker if none was told of this queue lately.",
             "callers": "jobs.enqueue (JobHandle.enqueue_many), where EnqueueJobs would have nothing to look up",
@@ -2903,8 +2907,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         columns=(),
-        source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        source="queries/bulk.sql",
+        sha256="267a4fd508f3d79687963b91661ddbee9a5c96d16dd725bb111268884e9c4215",
     ),
     "ListAttempts": Statement(
         name="ListAttempts",
@@ -4057,7 +4061,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -4797,7 +4801,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
+        sha256="6a737d70e0202e13bf0bb6cf07619ed398885c2bb3c50fb99660b687cfee4d91",
     ),
     "LockMigrations": Statement(
         name="LockMigrations",
@@ -4911,11 +4915,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
-        module="schedule",
+        module="fire",
         function="mark_schedule",
         async_function="mark_schedule_async",
         command=":execrows",
-        text=schedule.MARK_SCHEDULE,
+        text=fire.MARK_SCHEDULE,
         header={
             "purpose": "say on the row why a schedule does not fire, or that it would again.",
             "callers": "jobs.scheduler.dispatcher, when that begins, ends, or has another reason",
@@ -4954,8 +4958,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         columns=(),
-        source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        source="queries/fire.sql",
+        sha256="edf77251af841367dd74e46dc38d1a450f2576ee52325c530c0c71e343311ffc",
     ),
     "MarkWorker": Statement(
         name="MarkWorker",
@@ -5136,7 +5140,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
+        sha256="6a737d70e0202e13bf0bb6cf07619ed398885c2bb3c50fb99660b687cfee4d91",
     ),
     "PauseQueue": Statement(
         name="PauseQueue",
@@ -5214,7 +5218,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -5434,7 +5438,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/wake.sql",
-        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
+        sha256="6a737d70e0202e13bf0bb6cf07619ed398885c2bb3c50fb99660b687cfee4d91",
     ),
     "PublishJobs": Statement(
         name="PublishJobs",
@@ -5677,11 +5681,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "ReadIsolation": Statement(
         name="ReadIsolation",
-        module="enqueue",
+        module="conflict",
         function="read_isolation",
         async_function="read_isolation_async",
         command=":one",
-        text=enqueue.READ_ISOLATION,
+        text=conflict.READ_ISOLATION,
         header={
             "purpose": "the isolation level of the current transaction, since a fresh snapshot needs READ COMMITTED.",
             "callers": "jobs.enqueue, before an insert with supplied ids; jobs.sending, to begin the transaction of a connection that is not in autocommit mode before a savepoint is set in it",
@@ -5702,8 +5706,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
         ),
-        source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        source="queries/conflict.sql",
+        sha256="19b255f86861c941ad60f3da5dbee5a546c9990ecc8204a68f49b92282284fa9",
     ),
     "ReadOutboxStats": Statement(
         name="ReadOutboxStats",
@@ -6385,7 +6389,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -6585,11 +6589,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "ResignScheduler": Statement(
         name="ResignScheduler",
-        module="schedule",
+        module="leader",
         function="resign_scheduler",
         async_function="resign_scheduler_async",
         command=":execrows",
-        text=schedule.RESIGN_SCHEDULER,
+        text=leader.RESIGN_SCHEDULER,
         header={
             "purpose": "let another scheduler take over at once.",
             "callers": "jobs.scheduler.dispatcher, when it has stopped in order",
@@ -6611,8 +6615,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         columns=(),
-        source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        source="queries/leader.sql",
+        sha256="157524b08c587ee511257dddb0c89768b5fa4cab998509fd85d29b405ee821be",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -6674,7 +6678,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -7174,11 +7178,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
     ),
     "TickScheduler": Statement(
         name="TickScheduler",
-        module="schedule",
+        module="leader",
         function="tick_scheduler",
         async_function="tick_scheduler_async",
         command=":one",
-        text=schedule.TICK_SCHEDULER,
+        text=leader.TICK_SCHEDULER,
         header={
             "purpose": "keep or take the lease of the scheduler, and learn the time of the database and whether any schedule or pause of a task was changed.",
             "callers": "jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends",
@@ -7231,16 +7235,16 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
         ),
-        source="queries/schedule.sql",
-        sha256="a0f502440205184a99c8709dcf0ec7fc09f1a0bc01efc3a345825a9818349179",
+        source="queries/leader.sql",
+        sha256="157524b08c587ee511257dddb0c89768b5fa4cab998509fd85d29b405ee821be",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
-        module="enqueue",
+        module="conflict",
         function="undo_republished",
         async_function="undo_republished_async",
         command=":many",
-        text=enqueue.UNDO_REPUBLISHED,
+        text=conflict.UNDO_REPUBLISHED,
         header={
             "purpose": "take back jobs just inserted under an id supplied by the caller, where a job of that id has finished meanwhile. The insert waited for the settle that moved the old row, and its own snapshot could not see where to.",
             "callers": "jobs.enqueue and jobs.relay.queue, in the transaction of the insert, after every insert with supplied ids",
@@ -7278,8 +7282,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
         ),
-        source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        source="queries/conflict.sql",
+        sha256="19b255f86861c941ad60f3da5dbee5a546c9990ecc8204a68f49b92282284fa9",
     ),
     "UnlistenWake": Statement(
         name="UnlistenWake",
@@ -7300,15 +7304,15 @@ STATEMENTS: Final[dict[str, Statement]] = {
         params=(),
         columns=(),
         source="queries/wake.sql",
-        sha256="4c7f3b3ea68c33d7cac7e7974f558dceb9acd2d8a1c5ee53c86c30585da4920f",
+        sha256="6a737d70e0202e13bf0bb6cf07619ed398885c2bb3c50fb99660b687cfee4d91",
     ),
     "WakeQueue": Statement(
         name="WakeQueue",
-        module="enqueue",
+        module="wake",
         function="wake_queue",
         async_function="wake_queue_async",
         command=":exec",
-        text=enqueue.WAKE_QUEUE,
+        text=wake.WAKE_QUEUE,
         header={
             "purpose": "wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has handed back, or that one which does not serve their queue has let out of the line of a concurrency key, if none was told of this queue lately.",
             "callers": "jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction; jobs.worker.farewell, jobs.worker.slots",
@@ -7331,8 +7335,8 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         columns=(),
-        source="queries/enqueue.sql",
-        sha256="669aef74e81dbf4cae629669788c01603481ef27ec09b686c757f23807e90db3",
+        source="queries/wake.sql",
+        sha256="6a737d70e0202e13bf0bb6cf07619ed398885c2bb3c50fb99660b687cfee4d91",
     ),
     "WriteProgress": Statement(
         name="WriteProgress",

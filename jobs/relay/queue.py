@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, errors
 from jobs.errors import EnqueueContended
 from jobs.messages import Message, Outcome, Published
 from jobs.service.link import Link, Target
-from jobs_sql.enqueue import undo_republished_async
+from jobs_sql.conflict import undo_republished_async
 from jobs_sql.publish import publish_jobs_async
 
 _TRIES: Final = 3

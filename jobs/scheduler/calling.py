@@ -128,6 +128,11 @@ class Calls:
             return None
         return call.due, call.task.result()
 
+    async def ended(self) -> None:
+        """Wait for all of them."""
+        if self._calls:
+            await asyncio.wait([call.task for call in self._calls.values()])
+
     async def give_up(self) -> None:
         """Wait for none of them any more. Threads are left to themselves."""
         tasks = [call.task for call in self._calls.values()]

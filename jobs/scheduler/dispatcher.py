@@ -22,6 +22,7 @@ from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
 from jobs.timetable import CronTable, Due, IntervalTable
+from jobs_sql import fire, leader
 from jobs_sql import schedule as sql
 
 logger = logging.getLogger("jobs.scheduler")
@@ -91,6 +92,7 @@ class Dispatcher:
         """Go round until stopped. Whatever the database does, it goes on."""
         try:
             await self._rounds()
+            await self._calls.ended()
         finally:
             await self._calls.give_up()
 
@@ -114,7 +116,7 @@ class Dispatcher:
                     continue
 
     def stop(self) -> None:
-        """Fire nothing more, and let `run` end after the statement in flight."""
+        """Fire nothing more; `run` ends after the statement and the functions in flight."""
         self._stopping = True
         self._wake()
 
@@ -133,7 +135,7 @@ class Dispatcher:
         self._forget()
         try:
             await self._link.call(
-                lambda conn: sql.resign_scheduler_async(conn, holder=self._stats.name), seconds
+                lambda conn: leader.resign_scheduler_async(conn, holder=self._stats.name), seconds
             )
         except _TROUBLE as error:
             logger.info("the lease is left to lapse: %s", error)
@@ -183,7 +185,9 @@ class Dispatcher:
             self._armed = True
         asked_at = time.monotonic()
         row = await self._call(
-            lambda conn: sql.tick_scheduler_async(conn, holder=self._stats.name, lease=self._lease)
+            lambda conn: leader.tick_scheduler_async(
+                conn, holder=self._stats.name, lease=self._lease
+            )
         )
         assert row is not None
         self._next_tick = asked_at + self._refresh
@@ -362,7 +366,7 @@ class Dispatcher:
                 extra={"event": "jobs.scheduler.marked", "task": name},
             )
         await self._call(
-            lambda conn: sql.mark_schedule_async(conn, name=name, revision=revision, error=error)
+            lambda conn: fire.mark_schedule_async(conn, name=name, revision=revision, error=error)
         )
 
     # -- the database ----------------------------------------------------------------------------
@@ -387,9 +391,9 @@ class Dispatcher:
 
 async def _send(
     conn: AsyncConnection[Any], one: Plan, due: Due, made: list[Shot]
-) -> sql.FireScheduleRow | None:
+) -> fire.FireScheduleRow | None:
     rows, targets = [shot.row for shot in made], [shot.target for shot in made]
-    return await sql.fire_schedule_async(
+    return await fire.fire_schedule_async(
         conn,
         name=one.name,
         watermark=one.watermark,

@@ -17,7 +17,7 @@ from psycopg import AsyncConnection
 from jobs.service.link import Link
 from jobs.worker.register import BEAT_EVERY, Registration
 from jobs.worker.settler import Settler
-from jobs_sql.enqueue import wake_queue_async
+from jobs_sql.wake import wake_queue_async
 
 logger = logging.getLogger("jobs.worker")
 

@@ -19,9 +19,9 @@ from uuid import UUID
 from jobs.registry import Registry
 from jobs.service.link import Link
 from jobs_sql.claim import ClaimJobsRow
-from jobs_sql.enqueue import wake_queue_async
 from jobs_sql.settle import SettleJobsRow
 from jobs_sql.slot import promote_keys_async, sweep_slots_async
+from jobs_sql.wake import wake_queue_async
 
 logger = logging.getLogger("jobs.worker")
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import statistics
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from jobs_sql.claim import claim_jobs
+from jobs_sql.settle import settle_jobs
 from tests.cost import seeded
 from tests.cost.test_budget import keep, refuse_scans
 from tests.sql.calls import claim, settle
+from tests.sql.volume import settling
 from tests.support.buffers import explain
+from tests.support.server import Clones
 
 pytestmark = pytest.mark.lone
 
@@ -97,6 +104,42 @@ def test_ten_thousand_that_wait_for_one_key_do_not_slow_the_others(worker: Conn)
     more = dict(seeded.claim(10)) | {"sweep": True}
     swept = explain(worker, "ClaimJobs", generic=True, **more)
     assert swept.buffers <= before.buffers * 1.5, f"{before.buffers} {swept.buffers}"
+
+
+def drained(conn: Conn, count: int) -> float:
+    """Jobs a second, of so many that one session claims and settles fifty at a time."""
+    began = time.monotonic()
+    for _ in range(count // 50):
+        rows = claim_jobs(conn, **seeded.claim(50))
+        settle_jobs(conn, **settling([(row.id, row.claims) for row in rows], "completed"))
+    return count / (time.monotonic() - began)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_nor_do_they_lower_the_rate_of_the_others(
+    worker: Conn, lone_clones: Clones, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Medians of interleaved rounds, with them and without them in two databases."""
+    with (
+        lone_clones.clone() as other,
+        psycopg.connect(other, autocommit=True, options=seeded.AS_OUR_WORKERS) as beside,
+    ):
+        seeded.seed(beside)
+        seed_keyed(beside, CROWD, queue=seeded.QUEUE, state="blocked")
+        beside.execute("insert into jobs.slot values (1, gen_random_uuid(), 'busy')")
+        rates: dict[str, list[float]] = {"alone": [], "beside them": []}
+        for conn in (worker, beside):
+            drained(conn, 500)
+        for _ in range(9):
+            rates["alone"].append(drained(worker, 1_000))
+            rates["beside them"].append(drained(beside, 1_000))
+    alone, beside_them = (statistics.median(found) for found in rates.values())
+    with capsys.disabled():
+        for name, found in rates.items():
+            sys.stdout.write(f"{name}: {min(found):.0f} to {max(found):.0f} jobs/s\n")
+        sys.stdout.write(f"ratio of the medians {beside_them / alone:.2f}\n")
+    assert beside_them >= 0.9 * alone
 
 
 def test_ten_thousand_that_are_ready_are_parked_in_few_claims(worker: Conn) -> None:

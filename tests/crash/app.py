@@ -89,6 +89,13 @@ async def hooked(input: Nap, run: jobs.Run) -> None:  # noqa: ARG001
     note(run, "start")
 
 
+@job(on_settled=die, retry=jobs.Retry(attempts=1))
+async def hooked_crash(_: Nap, run: jobs.Run) -> None:
+    """Takes its process down, and its hook the one that buries it."""
+    note(run, "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @job(retry=jobs.Retry(attempts=1))
 async def quick(_: Nap) -> None:
     """Does nothing, and may do it once."""

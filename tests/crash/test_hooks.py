@@ -18,3 +18,18 @@ def test_a_process_that_dies_in_a_hook_takes_it_along(bench: Bench) -> None:
     (other,) = bench.enqueue(app.nap)
     until(lambda: bench.settled(other), "a job after it")
     assert bench.story(job) == [(1, "start"), (1, "hook completed")]
+
+
+def test_so_does_one_that_dies_in_the_hook_of_a_job_it_has_buried(bench: Bench) -> None:
+    """The first process dies of the job, the second of its hook, and the third calls none."""
+    (job,) = bench.enqueue(app.hooked_crash)
+    first = bench.worker("--name", "first", wait=False)
+    until(lambda: first.returncode is not None, "the death of the first")
+    second = bench.worker("--name", "second", wait=False)
+    until(lambda: second.returncode is not None, "the death of the second")
+    end = bench.settled(job)
+    assert (end.state, end.stop_reason) == ("dead", "lease lapsed")
+    bench.worker("--name", "third")
+    (other,) = bench.enqueue(app.nap)
+    until(lambda: bench.settled(other), "a job after it")
+    assert bench.story(job) == [(1, "start"), (1, "hook dead")]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+
+from jobs_sql._registry import STATEMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +37,7 @@ def both(*statements: str) -> list[str]:
 
 
 def test_one_module_enqueues() -> None:
-    inserts = both("enqueue_job", "enqueue_jobs", "copy_jobs")
+    inserts = both("enqueue_job", "enqueue_jobs", "insert_jobs", "copy_jobs")
     assert users_of(*inserts) == {"jobs/enqueue.py"}
     # A relay publishes what was staged, and asks the same of a repeat.
     asks = users_of(*both("find_enqueued", "undo_republished"))
@@ -44,6 +47,20 @@ def test_one_module_enqueues() -> None:
 @pytest.mark.parametrize("statement", ["claim_jobs", "renew_leases"])
 def test_one_module_claims_and_one_renews(statement: str) -> None:
     assert len(users_of(*both(statement))) == 1
+
+
+def test_nothing_is_decided_by_the_registry_of_workers() -> None:
+    """Its rows are written by the worker they are of, and read for operators only."""
+    of_workers = re.compile(r"jobs\.worker(?![.\w])")
+    about = {one.name for one in STATEMENTS.values() if of_workers.search(one.text)}
+    assert about == {"RecordWorker", "MarkWorker", "RemoveWorker", "ListWorkers"}
+    assert users_of(*both("list_workers")) - {"jobs/cli/looking.py"} == {"jobs/fleet.py"}
+    constraints = [
+        path.name
+        for path in (ROOT / "schema").glob("*.sql")
+        if re.search(r"references\s+jobs\.worker", path.read_text())
+    ]
+    assert constraints == []
 
 
 def test_one_path_calls_job_functions() -> None:

@@ -10,6 +10,7 @@ from psycopg import Connection
 from pydantic import BaseModel
 
 import jobs
+from jobs_sql import conflict
 from jobs_sql import enqueue as sql
 
 
@@ -36,7 +37,7 @@ def test_the_insert_is_tried_at_most_twice(
         return []
 
     monkeypatch.setattr(sql, "enqueue_job", lose)
-    monkeypatch.setattr(sql, "find_enqueued", see_nobody)
+    monkeypatch.setattr(conflict, "find_enqueued", see_nobody)
     with pytest.raises(jobs.EnqueueContended):
         work.enqueue(conn, Input(), id=uuid4() if supplied else None)
     assert calls == ["insert", "look"] * 2

@@ -22,6 +22,7 @@ from jobs.errors import (
     InvalidInput,
     TenantRequired,
 )
+from jobs_sql import bulk
 from jobs_sql import enqueue as sql
 from tests.runtime.doors import Door, Payload, keyed, plain, stored, waiting
 from tests.sql.calls import claim_one, settle
@@ -361,19 +362,19 @@ def test_chunks_are_bounded_in_rows_and_in_characters(
     conn: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    real = sql.insert_jobs
+    real = bulk.insert_jobs
 
     def noting(conn: Connection[Any], **named: Any) -> Any:
         sizes.append(len(named["ids"]))
         return real(conn, **named)
 
-    monkeypatch.setattr(sql, "insert_jobs", noting)
+    monkeypatch.setattr(bulk, "insert_jobs", noting)
     monkeypatch.setattr("jobs.enqueue.CHUNK_CHARACTERS", 10_000)
     plain.enqueue_many(conn, [Payload(note="x" * 3_000)] * 4 + [Payload(note="x" * 20_000)] * 2)
     assert sizes == [3, 1, 1, 1]
     sizes.clear()
     monkeypatch.undo()
-    monkeypatch.setattr(sql, "insert_jobs", noting)
+    monkeypatch.setattr(bulk, "insert_jobs", noting)
     assert len(plain.enqueue_many(conn, [Payload()] * 5_001)) == 5_001
     assert sizes == [5_000, 1]
 

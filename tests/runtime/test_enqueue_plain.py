@@ -10,6 +10,7 @@ import pytest
 from psycopg import Connection
 
 import jobs
+from jobs_sql import bulk
 from jobs_sql import enqueue as sql
 from tests.runtime.doors import Door, Payload, plain, stored
 from tests.sql.calls import claim_one
@@ -24,11 +25,11 @@ def statuses(answers: list[jobs.Enqueued]) -> str:
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the bulk statements that are sent."""
     sent: list[str] = []
-    for name in ("enqueue_jobs", "insert_jobs"):
+    for module, name in ((sql, "enqueue_jobs"), (bulk, "insert_jobs")):
         for flavour in (name, f"{name}_async"):
-            real = getattr(sql, flavour)
+            real = getattr(module, flavour)
 
-            monkeypatch.setattr(sql, flavour, _noting(sent, name, real))
+            monkeypatch.setattr(module, flavour, _noting(sent, name, real))
     return sent
 
 

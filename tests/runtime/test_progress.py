@@ -146,28 +146,46 @@ async def test_a_second_passes_between_two_statements(
     assert min(b - a for a, b in itertools.pairwise(times)) > 0.9
 
 
-@pytest.mark.parametrize("end", ["raise", "retry", "cancel"])
-async def test_the_last_word_is_written_however_the_run_ends(table: Table, end: str) -> None:
+ENDS = ["completed", "dead", "failed", "terminal", "retry", "snooze", "cancel", "handed back"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_the_last_word_is_written_however_the_run_ends(
+    table: Table, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter.Reporter, "_elapse", lambda _: None)  # only before the settle
     started = asyncio.Event()
-    retries = jobs.Retry(attempts=1 if end == "raise" else 2, delay=timedelta(hours=1))
+    retry = jobs.Retry(
+        attempts=2 if end == "retry" else 1,
+        delay=timedelta(hours=1),
+        dead_letter=end != "failed",
+    )
 
     async def work(input: Input, run: jobs.Run) -> None:  # noqa: ARG001
         run.progress(0.1)
         run.progress(0.9, "at the very last")
         started.set()
-        if end == "cancel":
+        if end == "completed":
+            return
+        if end == "snooze":
+            run.snooze(timedelta(hours=1))
+        if end in ("cancel", "handed back"):
             await asyncio.sleep(60)
-        raise ValueError(end)
+        raise jobs.Terminal(end) if end == "terminal" else ValueError(end)
 
-    handle = job(retry=retries)(work)
-    async with serving(table.database, handle):
+    handle = job(retry=retry)(work)
+    drain = timedelta(0) if end == "handed back" else timedelta(seconds=5)
+    async with serving(table.database, handle, drain=drain) as worker:
         (id,) = table.enqueue(handle)
         await started.wait()
         if end == "cancel":
             async with await psycopg.AsyncConnection.connect(table.database) as conn:
                 await cancel(conn, id)
-        if end == "retry":
-            await until(lambda: (table.live(id) or 0) and table.live(id).state == "ready", "retry")
+        if end == "handed back":
+            worker.stop()
+            await worker.wait()
+        if end in ("retry", "snooze", "handed back"):
+            await until(lambda: table.live(id).state == "ready", "it to be ready again")
             assert live(table) == [(pytest.approx(0.9, abs=1e-6), "at the very last")]
         else:
             await until(lambda: table.settled(id), "the end")

@@ -58,6 +58,34 @@ class TestPublishing:
         runs = rows(to, "select id, run_id from jobs.job")
         assert {(row.id, row.run_id) for row in runs} == {(row.id, row.run_id) for row in found}
 
+    async def test_a_batch_is_a_few_statements_whatever_its_size(
+        self, database: str, to: str
+    ) -> None:
+        stage(database, *range(250))
+        for place in {database, to}:
+            execute(place, "create extension if not exists pg_stat_statements schema public")
+            execute(
+                place,
+                "select pg_stat_statements_reset(0, oid, 0) from pg_database"
+                " where datname = current_database()",
+            )
+        await make(database, to, batch=100).run_until_idle()
+        sent = {
+            row.name: row.calls
+            for place in {database, to}
+            for row in rows(
+                place,
+                "select substring(s.query from 'jobs:([a-z_]+)') as name, s.calls::int as calls"
+                " from pg_stat_statements as s join pg_database as d on d.oid = s.dbid"
+                " where d.datname = current_database() and s.query like '%%/* jobs:%%'"
+                " and s.query not like '%%pg_stat_statements%%'",
+            )
+        }
+        batches = {"publish_jobs": 3, "undo_republished": 3, "mark_outbox": 3}
+        assert {name: sent.get(name) for name in batches} == batches
+        assert sent["claim_outbox"] <= 5, "one a batch, and the looks that find nothing"
+        assert len(queued(to)) == 250
+
     async def test_a_limit_on_concurrency_goes_along(self, database: str, to: str) -> None:
         def limited_fn(input: Input) -> None: ...
 

@@ -258,7 +258,9 @@ class TestFunctions:
         assert len(storable("x" * 10_000)) == 2_000
 
     async def test_a_stop_does_not_wait_for_one_that_hangs(self, database: str):
+        """It keeps the lease: whoever is next waits for its end, in case the round still acts."""
         release, called = threading.Event(), threading.Event()
+        options = {"drain": timedelta(milliseconds=200), "lease": timedelta(minutes=5)}
 
         @each_second()
         def stuck() -> list[jobs.Entry]:
@@ -268,8 +270,11 @@ class TestFunctions:
 
         try:
             async with asyncio.timeout(15):
-                async with make(database, stuck, drain=timedelta(milliseconds=200)):
+                async with make(database, stuck, **options) as scheduler:
                     await until(called.is_set, "the call")
+            assert [row.holder for row in rows(database, "select holder from jobs.leader")] == [
+                scheduler.name
+            ]
         finally:
             release.set()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -94,6 +95,30 @@ def claims(database: str) -> Any:
         return int(row.calls)
 
     return count
+
+
+class Tries:
+    """When the listener has tried to have its ear back."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def since(self, then: float) -> int:
+        """How many tries were begun since then."""
+        return sum(at > then for at in self.at)
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
+    """What is within one step of the backoff needs one more try, the one at the end of it."""
+    seen, real = Tries(), listener.Listener._listen
+
+    async def counted(self: listener.Listener) -> Any:
+        seen.at.append(time.monotonic())
+        await real(self)
+
+    monkeypatch.setattr(listener.Listener, "_listen", counted)
+    return seen
 
 
 class TestHearing:
@@ -198,7 +223,7 @@ class TestTrouble:
     """O-30: it comes back, and until then polls go on."""
 
     async def test_a_terminated_session(
-        self, database: str, caplog: pytest.LogCaptureFixture
+        self, database: str, caplog: pytest.LogCaptureFixture, tries: Tries
     ) -> None:
         with caplog.at_level(logging.INFO, "jobs.worker"):
             async with hearing(database, noop) as worker:
@@ -207,6 +232,7 @@ class TestTrouble:
                 # Missed by the ear: found by the look that a loss is answered with.
                 Table(database).enqueue(noop)
                 await until(lambda: live(worker), "the ear to be back")
+                assert len(tries.at) == 2, "the first try has it back"
                 await until(lambda: worker.stats().completed == 1, "the job of the gap")
                 await asyncio.sleep(0.1)
                 await runs(worker, database)
@@ -219,6 +245,7 @@ class TestTrouble:
         clones: Clones,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
+        tries: Tries,
     ) -> None:
         """A peer that acknowledges everything and says nothing, as behind a dead firewall."""
         monkeypatch.setattr(listener, "PING_EVERY", 0.2)
@@ -233,7 +260,9 @@ class TestTrouble:
                 await until(lambda: not live(worker), "the silence to be noticed")
                 await runs(worker, database)
                 proxy.ok()
+                back = time.monotonic()
                 await until(lambda: live(worker), "the ear to be back")
+                assert tries.since(back) <= 1, "within one step"
                 await runs(worker, database)
         assert said(caplog, "jobs.worker.wake_lost")[:1] == ["WARNING"]
         assert said(caplog, "jobs.worker.wake_lost").count("WARNING") == 1
@@ -253,7 +282,11 @@ class TestTrouble:
                     await worker.wait()
 
     async def test_a_restart_of_the_server(
-        self, durable_server: Server, durable_database: str, caplog: pytest.LogCaptureFixture
+        self,
+        durable_server: Server,
+        durable_database: str,
+        caplog: pytest.LogCaptureFixture,
+        tries: Tries,
     ) -> None:
         with caplog.at_level(logging.INFO, "jobs.worker"):
             async with serving(durable_database, noop) as worker:
@@ -261,7 +294,9 @@ class TestTrouble:
                 await asyncio.to_thread(durable_server.stop)
                 await until(lambda: not live(worker), "the loss to be noticed")
                 await asyncio.to_thread(durable_server.launch)
+                back = time.monotonic()
                 await until(lambda: live(worker), "the ear to be back")
+                assert tries.since(back) <= 1, "within one step"
                 await runs(worker, durable_database)
         assert said(caplog, "jobs.worker.wake_lost").count("WARNING") == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import psycopg
@@ -12,14 +13,17 @@ from psycopg import Connection
 
 from devkit import postgres
 from devkit.rundir import run_dir
-from tests.runtime.test_wake import live, noop, said
+from tests.runtime.test_wake import Tries, live, noop, said, tries  # noqa: F401  (a fixture)
 from tests.runtime.working import Input, Table, serving, until
 from tests.support.server import SETTINGS, install_schema
 
 
 @pytest.mark.serial
 async def test_a_server_that_comes_back_as_a_standby_and_is_promoted(
-    durable_server: postgres.Server, durable_database: str, caplog: pytest.LogCaptureFixture
+    durable_server: postgres.Server,
+    durable_database: str,
+    caplog: pytest.LogCaptureFixture,
+    tries: Tries,  # noqa: F811
 ) -> None:
     """O-30: it answers, and refuses to listen until it is the primary."""
     with caplog.at_level(logging.DEBUG, "jobs.worker"):
@@ -33,9 +37,11 @@ async def test_a_server_that_comes_back_as_a_standby_and_is_promoted(
             assert not live(worker)
             with psycopg.connect(durable_server.dsn(), autocommit=True) as conn:
                 conn.execute("select pg_promote()")
+            back = time.monotonic()
             Table(durable_database).enqueue(noop)
             await until(lambda: worker.stats().completed == 1, "the job of the gap")
             await until(lambda: live(worker), "the ear to be back")
+            assert tries.since(back) <= 1, "within one step of the backoff"
             Table(durable_database).enqueue(noop)
             await until(lambda: worker.stats().completed == 2, "another one")
     assert said(caplog, "jobs.worker.wake_lost").count("WARNING") == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from jobs_sql.enqueue import CopyJobsParams, copy_jobs
+from jobs_sql.bulk import CopyJobsParams, copy_jobs
 from tests.sql.calls import new_id
 
 

@@ -18,9 +18,8 @@ from jobs.inspect import get_job, list_attempts, list_jobs, outcome_counts, queu
 from jobs.migrate import check, migrate, render
 from jobs.shipped import shipped
 from jobs_sql.counter import fold_counters
-from jobs_sql.enqueue import wake_queue
 from jobs_sql.slot import sweep_slots
-from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
+from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake, wake_queue
 from tests.schema.copying import copy_one
 from tests.schema.ship import Ship
 from tests.sql.calls import (

@@ -18,6 +18,7 @@ from psycopg import Connection, sql
 from pydantic import TypeAdapter
 
 from jobs_sql import claim as claim_sql
+from jobs_sql import conflict as conflict_sql
 from jobs_sql import enqueue as enqueue_sql
 from jobs_sql import lease as lease_sql
 from jobs_sql import settle as settle_sql
@@ -150,12 +151,12 @@ def find(
     name: str = "n",
     tenant: str = "",
     queue: str = "q",
-) -> enqueue_sql.FindEnqueuedRow | None:
+) -> conflict_sql.FindEnqueuedRow | None:
     """`FindEnqueued` for one row."""
     asked = new_id()
     rows = strict(
-        enqueue_sql.FindEnqueuedRow,
-        enqueue_sql.find_enqueued(
+        conflict_sql.FindEnqueuedRow,
+        conflict_sql.find_enqueued(
             conn,
             ids=[id or new_id()],
             run_ids=[asked],
@@ -173,7 +174,7 @@ def find(
 
 def undo(conn: Connection[Any], id: UUID, run_id: UUID) -> list[UUID]:
     """`UndoRepublished` for one row: the ids taken back."""
-    return strict_uuids(enqueue_sql.undo_republished(conn, ids=[id], run_ids=[run_id]))
+    return strict_uuids(conflict_sql.undo_republished(conn, ids=[id], run_ids=[run_id]))
 
 
 def seed(conn: Connection[Any], count: int, **columns: str) -> list[UUID]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from psycopg import Connection
 
+from jobs_sql import fire as fire_sql
+from jobs_sql import leader as leader_sql
 from jobs_sql import schedule as sql
 from tests.sql.calls import new_id, strict
 
@@ -16,10 +18,10 @@ HOUR = dt.timedelta(hours=1)
 SECOND = dt.timedelta(seconds=1)
 
 
-def tick(conn: Conn, holder: str = "one") -> sql.TickSchedulerRow:
-    row = sql.tick_scheduler(conn, holder=holder, lease=LEASE)
+def tick(conn: Conn, holder: str = "one") -> leader_sql.TickSchedulerRow:
+    row = leader_sql.tick_scheduler(conn, holder=holder, lease=LEASE)
     assert row is not None
-    return strict(sql.TickSchedulerRow, [row])[0]
+    return strict(leader_sql.TickSchedulerRow, [row])[0]
 
 
 def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **more: Any) -> int:
@@ -85,7 +87,9 @@ def set_back(conn: Conn, name: str = "nightly", by: dt.timedelta = HOUR) -> dt.d
     return found
 
 
-def fire(conn: Conn, name: str = "nightly", count: int = 1, **more: Any) -> sql.FireScheduleRow:
+def fire(
+    conn: Conn, name: str = "nightly", count: int = 1, **more: Any
+) -> fire_sql.FireScheduleRow:
     """Fire the second behind the watermark, as read now unless said otherwise."""
     if not {"watermark", "revision"} <= more.keys():
         row = read(conn, name)
@@ -114,9 +118,9 @@ def fire(conn: Conn, name: str = "nightly", count: int = 1, **more: Any) -> sql.
         "inputs": ['{"n":1}'] * count,
         "enqueued_by": f"task {name}",
     } | more
-    answer = sql.fire_schedule(conn, name=name, **given)
+    answer = fire_sql.fire_schedule(conn, name=name, **given)
     assert answer is not None
-    return strict(sql.FireScheduleRow, [answer])[0]
+    return strict(fire_sql.FireScheduleRow, [answer])[0]
 
 
 def jobs(conn: Conn) -> int:

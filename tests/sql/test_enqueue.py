@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg import Connection, errors
 
-from jobs_sql.enqueue import CopyJobsParams, copy_jobs
+from jobs_sql.bulk import CopyJobsParams, copy_jobs
 from tests.sql import tables
 from tests.sql.calls import (
     HOUR,

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from psycopg import Connection, errors
 
-from jobs_sql.enqueue import insert_jobs
+from jobs_sql.bulk import insert_jobs
 from tests.conftest import Connect
 from tests.sql import tables
 from tests.sql.calls import HOUR, NOTHING, Item, claim_one, enqueue_many, new_id

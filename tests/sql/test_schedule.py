@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from jobs_sql import fire as fire_sql
+from jobs_sql import leader as leader_sql
 from jobs_sql import schedule as sql
 from tests.sql.calls import strict
 from tests.sql.scheduling import (
@@ -53,9 +55,9 @@ class TestTickScheduler:
 
     def test_only_the_holder_resigns(self, conn: Conn):
         tick(conn, "one")
-        assert sql.resign_scheduler(conn, holder="two") == 0
+        assert leader_sql.resign_scheduler(conn, holder="two") == 0
         assert not tick(conn, "two").leads
-        assert sql.resign_scheduler(conn, holder="one") == 1
+        assert leader_sql.resign_scheduler(conn, holder="one") == 1
         assert tick(conn, "two").leads
 
     def test_it_tells_the_time_of_the_database(self, conn: Conn):
@@ -92,7 +94,7 @@ class TestTickScheduler:
         set_back(conn, "made")
         before = tick(conn).fingerprint
         assert fire(conn, "made").verdict == "fired"
-        sql.mark_schedule(conn, name="made", revision=1, error="no")
+        fire_sql.mark_schedule(conn, name="made", revision=1, error="no")
         assert tick(conn).fingerprint == before
 
 
@@ -193,11 +195,11 @@ class TestStoredSchedules:
 
     def test_a_mark_is_for_the_revision_it_was_made_for(self, conn: Conn):
         create(conn)
-        assert sql.mark_schedule(conn, name="made", revision=2, error="no") == 0
-        assert sql.mark_schedule(conn, name="made", revision=1, error="no") == 1
-        assert sql.mark_schedule(conn, name="made", revision=1, error="no") == 0
+        assert fire_sql.mark_schedule(conn, name="made", revision=2, error="no") == 0
+        assert fire_sql.mark_schedule(conn, name="made", revision=1, error="no") == 1
+        assert fire_sql.mark_schedule(conn, name="made", revision=1, error="no") == 0
         assert read(conn, "made").error == "no"
-        assert sql.mark_schedule(conn, name="made", revision=1, error=None) == 1
+        assert fire_sql.mark_schedule(conn, name="made", revision=1, error=None) == 1
         assert read(conn, "made").error_at is None
 
     def test_the_list_is_in_order_of_the_bytes_of_the_names(self, conn: Conn):

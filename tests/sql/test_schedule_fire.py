@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from psycopg.rows import dict_row
 
+from jobs_sql import fire as fire_sql
 from jobs_sql import schedule as sql
 from jobs_sql.enqueue import enqueue_job
 from jobs_sql.wake import listen_wake, notify_probe
@@ -122,7 +123,7 @@ class TestFireSchedule:
         assert (third.verdict, third.job_count) == ("fired", 1)
 
     def test_an_error_is_gone_with_the_fire(self, conn: Conn):
-        sql.mark_schedule(conn, name="nightly", revision=1, error="no")
+        fire_sql.mark_schedule(conn, name="nightly", revision=1, error="no")
         fire(conn)
         assert (read(conn).error, read(conn).error_at) == (None, None)
 

@@ -14,8 +14,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from jobs_sql.enqueue import wake_queue
-from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake
+from jobs_sql.wake import listen_wake, notify_probe, prune_wakes, unlisten_wake, wake_queue
 from tests.conftest import Connect
 from tests.sql.calls import HOUR, Item, claim_ids, enqueue, enqueue_many, made
 from tests.sql.soak import soak

@@ -1,0 +1,71 @@
+-- name: TickScheduler :one
+-- purpose: keep or take the lease of the scheduler, and learn the time of the database and whether
+--     any schedule or pause of a task was changed.
+-- callers: jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends
+-- tx: own autocommitted statement
+-- locks: the row of jobs.leader, for the moment. Waits for another tick only.
+-- index: leader_pkey
+-- fence: none, the lease only saves work: a fire is fenced by the watermark
+-- clock: statement_timestamp(). A lease that ends later than if it were given now was given before
+--     the clock was set back, and counts as ended.
+-- rows: one. fingerprint differs from that of another tick where a schedule or the pause of a task
+--     came, went or was changed between the two; a fire changes nothing of it.
+-- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule,
+--     a few pages for a hundred schedules
+with /* jobs:tick_scheduler */ held as (
+    insert into jobs.leader as l (role, holder, lease, expires_at)
+    values (
+        'scheduler',
+        @holder::text,
+        @lease::interval,
+        statement_timestamp() + @lease::interval
+    )
+    on conflict (role) do update
+        set
+            holder = excluded.holder,
+            lease = excluded.lease,
+            expires_at = excluded.expires_at
+        where
+        l.holder = excluded.holder
+        or l.expires_at <= statement_timestamp()
+        or l.expires_at > statement_timestamp() + l.lease
+    returning l.role
+),
+
+known as (
+    select
+        count(*) as amount,
+        coalesce(
+            sum(hashtext(s.name || '/' || s.revision || '/' || extract(epoch from s.created_at))),
+            0
+        ) as digest
+    from jobs.schedule as s
+),
+
+paused as (
+    select
+        count(*) as amount,
+        coalesce(sum(hashtext(p.name)), 0) as digest
+    from jobs.pause as p
+    where p.kind = 'task'
+)
+
+select
+    coalesce(h.role = 'scheduler', false)::boolean as leads,
+    statement_timestamp()::timestamptz as read_at,
+    (k.amount || ':' || k.digest || '/' || p.amount || ':' || p.digest)::text as fingerprint
+from known as k
+cross join paused as p
+left join held as h on true;
+
+-- name: ResignScheduler :execrows
+-- purpose: let another scheduler take over at once.
+-- callers: jobs.scheduler.dispatcher, when it has stopped in order
+-- tx: own autocommitted statement
+-- locks: the row it deletes
+-- index: leader_pkey
+-- fence: holder, so that a lease which another has taken stays
+-- rows: 1, or 0 where another leads
+-- cost: one delete
+delete /* jobs:resign_scheduler */ from jobs.leader as l
+where l.role = 'scheduler' and l.holder = @holder::text;
