@@ -6,6 +6,7 @@ import math
 from typing import Final, NamedTuple
 
 from jobs.errors import InvalidInput
+from jobs.texts import replaced
 
 MESSAGE_LIMIT: Final = 1_000
 """Most characters of a message; longer ones are cut."""
@@ -44,4 +45,4 @@ def _storable(message: str) -> str:
     """The text within the bound, with what PostgreSQL cannot hold replaced."""
     if len(message) > MESSAGE_LIMIT:
         message = message[: MESSAGE_LIMIT - 1] + "\u2026"
-    return message.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    return replaced(message)

@@ -192,7 +192,8 @@ where a.id not in (select h.id from held as h);
 --     queue if none was told of it lately.
 -- callers: jobs.control.requeueing, again for rows that others held
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job
+-- locks: jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job,
+--     in order of (name, tenant, key digest, id) by their bytes as PublishJobs and FireSchedule do,
 --     and in jobs.wake.
 --     Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of
 --     the same (name, tenant, idempotency key).
@@ -276,7 +277,8 @@ added as (
         h.input
     from held as h
     where h.state <> 'completed' or @completed::boolean
-    order by convert_to(h.tenant, 'UTF8'), h.unique_key, h.id /* as a bulk enqueue does */
+    /* as a relay, a fire and a bulk enqueue do */
+    order by convert_to(h.name, 'UTF8'), convert_to(h.tenant, 'UTF8'), h.unique_key, h.id
     on conflict do nothing
     returning id, queue, name, tenant, unique_key, available_at
 ),

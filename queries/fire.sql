@@ -3,15 +3,16 @@
 --     jobs only where it moved.
 -- callers: jobs.scheduler.dispatcher
 -- tx: own autocommitted statement
--- locks: the row of the schedule for update, then the new jobs in order of (name, tenant, key
---     digest, id) by their bytes, as a bulk enqueue. Waits for another fire of the same schedule,
---     which then has moved the watermark. Waits otherwise as EnqueueJobs does.
+-- locks: the row of the schedule for update, skip locked, then the new jobs in order of (name,
+--     tenant, key digest, id) by their bytes, as PublishJobs. Waits as EnqueueJobs does, and for
+--     nobody else: who changes a schedule in a long transaction must not hold up the others.
 -- index: schedule_pkey, pause_pkey, job_pkey, job_unique_idx, wake_queue_idx
 -- fence: watermark and revision of the schedule. Nothing is inserted for one that is paused, nor
 --     before its time has come.
 -- clock: statement_timestamp() decides whether it is due; clock_timestamp() for the jobs
 -- rows: one. verdict: fired; moved (another has fired it); changed; paused; early; gone (there is
---     no such schedule). job_count: how many jobs were inserted, less where a key was taken.
+--     no such schedule); busy (another session holds the row, or has just let go of it: try again,
+--     and see). job_count: how many jobs were inserted, less where a key was taken.
 -- cost: one heap-only update, and as EnqueueJobs for the jobs; one probe where nothing is fired
 -- errors: lock timeout, deadlock or serialization failure
 -- notify: as EnqueueJob, once a queue
@@ -25,7 +26,7 @@ with /* jobs:fire_schedule */ held as materialized (
         and s.watermark < @next_watermark::timestamptz
         and @occurrence::timestamptz <= statement_timestamp()
         and not exists (select 1 from jobs.pause as p where p.kind = 'task' and p.name = s.name)
-    for update of s
+    for update of s skip locked
 ),
 
 moved as (
@@ -152,6 +153,8 @@ select
             exists (select 1 from jobs.pause as p where p.kind = 'task' and p.name = s.name)
             then 'paused'
         when @occurrence::timestamptz > statement_timestamp() then 'early'
+        when s.watermark = @watermark::timestamptz and s.watermark < @next_watermark::timestamptz
+            then 'busy'
         else 'moved'
     end)::text as verdict,
     statement_timestamp()::timestamptz as read_at,
@@ -163,17 +166,23 @@ left join jobs.schedule as s on wanted.name = s.name;
 -- purpose: say on the row why a schedule does not fire, or that it would again.
 -- callers: jobs.scheduler.dispatcher, when that begins, ends, or has another reason
 -- tx: own autocommitted statement
--- locks: the row of the schedule
+-- locks: the row of the schedule, skip locked. Waits for nobody.
 -- index: schedule_pkey
 -- fence: revision, so that a change is not blamed for what was there before it
 -- clock: statement_timestamp()
--- rows: 1, or 0 where it was said before, or the schedule was changed
+-- rows: 1, or 0 where it was said before, the schedule was changed, or another session holds it
 -- cost: one heap-only update, or one probe
 update /* jobs:mark_schedule */ jobs.schedule as s
 set
     error = sqlc.narg('error')::text,
     error_at = case when sqlc.narg('error')::text is not null then statement_timestamp() end
 where
-    s.name = @name::text
-    and s.revision = @revision::bigint
-    and s.error is distinct from sqlc.narg('error')::text;
+    s.name = any(array(
+        select held.name
+        from jobs.schedule as held
+        where
+            held.name = @name::text
+            and held.revision = @revision::bigint
+            and held.error is distinct from sqlc.narg('error')::text
+        for update of held skip locked
+    ));

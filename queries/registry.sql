@@ -4,8 +4,8 @@
 --     leave out one look at them.
 -- callers: jobs.worker.register: after the first claim of a worker, then twice a minute
 -- tx: own autocommitted statement
--- locks: its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked.
---     Waits for nobody.
+-- locks: its own row of jobs.worker, then rows that have expired, skip locked. Waits for nobody but
+--     one that removes its own row as expired in the same moment.
 -- index: worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey
 -- fence: none, it changes no job and nothing relies on what it writes
 -- clock: now(), for the expiry too, so that no clock of a host matters
@@ -15,19 +15,7 @@
 --     first row, one a queue for lapsed leases. Where @prune is set (at the start, and every tenth
 --     time), also a walk through jobs.worker, which has as many rows as there are processes.
 -- nullable: -due
-with /* jobs:record_worker */ gone as (
-    delete from jobs.worker as w
-    where
-        w.id = any(array(
-            select old.id
-            from jobs.worker as old
-            where @prune::boolean and old.expires_at < now() and old.id <> @id::uuid
-            limit 100
-            for update of old skip locked
-        ))
-),
-
-beaten as (
+with /* jobs:record_worker */ beaten as (
     insert into jobs.worker as w (
         id, expires_at, claimed, completed, retried, ended, cancelled, buried, released, lost,
         in_flight, process, state, name, host, version, queues, slots, running_ids, running_names
@@ -70,6 +58,20 @@ beaten as (
             state = excluded.state,
             running_ids = excluded.running_ids,
             running_names = excluded.running_names
+    returning w.id
+),
+
+gone as (
+    delete from jobs.worker as w
+    where
+        w.id = any(array(
+            select old.id
+            from jobs.worker as old
+            where @prune::boolean and old.expires_at < now() and old.id <> @id::uuid
+            limit 100
+            for update of old skip locked
+        ))
+        and (select count(*) from beaten) >= 0 /* its own row first: no ring of waits */
 ),
 
 open as (
@@ -122,7 +124,6 @@ select
                 limit 1
             ) as parked /* a claim also looks after lines */
         )
-        or exists (select 1 from jobs.job as j where j.state = 'blocked')
     )::boolean as due;
 
 -- name: MarkWorker :exec

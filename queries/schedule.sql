@@ -37,16 +37,18 @@ left join jobs.pause as p on s.name = p.name and p.kind = 'task'
 where sqlc.narg('name')::text is null or s.name = sqlc.narg('name')::text
 order by convert_to(s.name, 'UTF8');
 
--- name: ArmSchedules :execrows
+-- name: ArmSchedules :one
 -- purpose: note the tasks that a process declares. One that is seen for the first time is armed:
 --     dealt with up to now, so that it never fires in the past; so is one whose timing was changed.
 -- callers: jobs.scheduler.dispatcher, when it starts and when it begins to lead
 -- tx: own autocommitted statement
--- locks: the rows it inserts or changes, in order of name
+-- locks: the rows it changes, skip locked; then those it inserts, in order of name. Waits only for
+--     an open transaction that makes a schedule of such a name.
 -- index: schedule_pkey
 -- fence: stored schedules of the same name are left alone
 -- clock: statement_timestamp(). The watermark only moves forward.
--- rows: how many were new or changed
+-- rows: one: how many were new or changed (armed), and how many are still to be changed, because
+--     another session holds them (busy)
 -- cost: one probe a task; one insert or update for each that is new or changed
 with /* jobs:arm_schedules */ declared as materialized (
     select
@@ -57,35 +59,44 @@ with /* jobs:arm_schedules */ declared as materialized (
         unnest(@tzs::text[]) as tz,
         unnest(@catch_ups::text[]) as catch_up,
         unnest(@max_catch_ups::bigint[]) as max_catch_up
-)
+),
 
-insert into jobs.schedule as s (
-    name, source, cron, every, anchor, tz, catch_up, max_catch_up, watermark
-)
-select
-    d.name,
-    'declared',
-    d.cron,
-    d.every,
-    d.anchor,
-    d.tz,
-    d.catch_up,
-    d.max_catch_up,
-    statement_timestamp()
-from declared as d
-order by d.name
-on conflict (name) do update
+stale as materialized (
+    select s.name
+    from declared as d
+    inner join jobs.schedule as s on d.name = s.name
+    where
+        @replace::boolean /* a leader's declarations count */
+        and s.source = 'declared'
+        and (s.cron, s.every, s.anchor, s.tz, s.catch_up, s.max_catch_up)
+        is distinct from (d.cron, d.every, d.anchor, d.tz, d.catch_up, d.max_catch_up)
+),
+
+held as materialized (
+    select s.name
+    from declared as d
+    inner join jobs.schedule as s on d.name = s.name
+    where
+        s.name = any(array(select t.name from stale as t))
+        and s.source = 'declared' /* as it is now, and not as it was */
+        and (s.cron, s.every, s.anchor, s.tz, s.catch_up, s.max_catch_up)
+        is distinct from (d.cron, d.every, d.anchor, d.tz, d.catch_up, d.max_catch_up)
+    for update of s skip locked
+),
+
+changed as (
+    update jobs.schedule as s
     set
-        cron = excluded.cron,
-        every = excluded.every,
-        anchor = excluded.anchor,
-        tz = excluded.tz,
-        catch_up = excluded.catch_up,
-        max_catch_up = excluded.max_catch_up,
+        cron = d.cron,
+        every = d.every,
+        anchor = d.anchor,
+        tz = d.tz,
+        catch_up = d.catch_up,
+        max_catch_up = d.max_catch_up,
         watermark = case
             when
                 (s.cron, s.every, s.anchor, s.tz)
-                is distinct from (excluded.cron, excluded.every, excluded.anchor, excluded.tz)
+                is distinct from (d.cron, d.every, d.anchor, d.tz)
                 then greatest(s.watermark, statement_timestamp())
             else s.watermark
         end,
@@ -95,14 +106,37 @@ on conflict (name) do update
         error_at = null,
         revision = s.revision + 1,
         changed_at = statement_timestamp()
+    from declared as d
     where
-    @replace::boolean /* a leader's declarations count */
-    and s.source = 'declared'
-    and (s.cron, s.every, s.anchor, s.tz, s.catch_up, s.max_catch_up)
-    is distinct from (
-        excluded.cron, excluded.every, excluded.anchor, excluded.tz, excluded.catch_up,
-        excluded.max_catch_up
-    );
+        s.name = any(array(select h.name from held as h))
+        and d.name = s.name
+    returning s.name
+),
+
+added as (
+    insert into jobs.schedule (
+        name, source, cron, every, anchor, tz, catch_up, max_catch_up, watermark
+    )
+    select
+        d.name,
+        'declared',
+        d.cron,
+        d.every,
+        d.anchor,
+        d.tz,
+        d.catch_up,
+        d.max_catch_up,
+        statement_timestamp()
+    from declared as d
+    where not exists (select 1 from jobs.schedule as s where s.name = d.name)
+    order by d.name
+    on conflict (name) do nothing
+    returning name
+)
+
+select
+    ((select count(*) from changed) + (select count(*) from added))::bigint as armed,
+    ((select count(*) from stale) - (select count(*) from changed))::bigint as busy;
 
 -- name: CreateSchedule :execrows
 -- purpose: make a schedule at run time, armed now.

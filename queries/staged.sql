@@ -36,10 +36,11 @@ from (
             @waiting::boolean
             and o.published_at is null
             and o.parked_at is null
-            and (
-                sqlc.narg('after_at')::timestamptz is null
-                or (o.staged_at, o.id)
-                > (sqlc.narg('after_at')::timestamptz, sqlc.narg('after_id')::uuid)
+            and (o.staged_at, o.id) > (
+                coalesce(sqlc.narg('after_at')::timestamptz, '-infinity'::timestamptz),
+                coalesce(
+                    sqlc.narg('after_id')::uuid, '00000000-0000-0000-0000-000000000000'::uuid
+                )
             )
         order by o.staged_at, o.id
         limit @most::integer
@@ -60,10 +61,11 @@ from (
         where
             @parked::boolean
             and o.parked_at is not null
-            and (
-                sqlc.narg('after_at')::timestamptz is null
-                or (o.staged_at, o.id)
-                > (sqlc.narg('after_at')::timestamptz, sqlc.narg('after_id')::uuid)
+            and (o.staged_at, o.id) > (
+                coalesce(sqlc.narg('after_at')::timestamptz, '-infinity'::timestamptz),
+                coalesce(
+                    sqlc.narg('after_id')::uuid, '00000000-0000-0000-0000-000000000000'::uuid
+                )
             )
         order by o.staged_at, o.id
         limit @most::integer

@@ -5,16 +5,19 @@
 -- tx: first statement of a transaction whose second is ClaimJobs with the ids of the answer
 -- locks: the chosen jobs, no key update, skip locked, until the claim commits. Waits for nobody.
 --     Where a tenant has jobs in several queues or priorities a few more than are chosen.
--- index: job_ready_tenant_idx, job_ready_idx, job_pkey
+-- index: job_ready_tenant_idx, job_ready_idx, job_pkey; job_running_idx, job_blocked_idx, slot_pkey
 -- fence: none, it changes nothing
 -- clock: now() for what is due
 -- rows: kind job: one to claim. Kind round, one a queue and priority: the tenant that the next
 --     round begins behind, and how many were visited (seen). Kind stretch, likewise: the last job
 --     looked at for those without a tenant, how many were looked at (seen), and how many of
 --     them have none (blanks). Never more jobs of a queue than its free slots. In no order.
+--     Kind more: also a claim of none has something to do. With @rescue some lease has lapsed,
+--     with @sweep some job is blocked, with @tidy some slot is held. Without it, and without jobs,
+--     none need be sent.
 -- cost: for each queue and priority one step and one probe a tenant visited, @lane_limit of them at
 --     most, and a walk over @stretch due jobs; whatever the number of jobs and tenants. Sorts what
---     it has found.
+--     it has found. With @rescue the running jobs of the queues that are older than one lease.
 -- nullable: -id, -queue, -priority, -tenant, -available_at
 with /* jobs:choose_jobs */ recursive request as (
     select
@@ -292,4 +295,29 @@ from (
         count(*) filter (where e.tenant = '') over (partition by e.queue, e.turn) as blanks
     from stretch as e
     order by e.queue asc, e.turn asc, e.place desc
-) as s;
+) as s
+union all
+select
+    'more'::text,
+    '00000000-0000-0000-0000-000000000000'::uuid,
+    r.queue::text,
+    0,
+    ''::text,
+    now(),
+    0::bigint,
+    0::bigint
+from request as r
+where
+    (
+        @rescue::boolean
+        and exists (
+            select 1 from jobs.job as j
+            where
+                j.queue = r.queue
+                and j.state = 'running'
+                and j.rescue_at <= now()
+                and j.lease_expires_at <= now()
+        )
+    )
+    or (@sweep::boolean and exists (select 1 from jobs.job as j where j.state = 'blocked'))
+    or (@tidy::boolean and exists (select 1 from jobs.slot));

@@ -96,24 +96,24 @@ STATEMENTS: Final[dict[str, Statement]] = {
         module="schedule",
         function="arm_schedules",
         async_function="arm_schedules_async",
-        command=":execrows",
+        command=":one",
         text=schedule.ARM_SCHEDULES,
         header={
             "purpose": "note the tasks that a process declares. One that is seen for the first time is armed: dealt with up to now, so that it never fires in the past; so is one whose timing was changed.",
             "callers": "jobs.scheduler.dispatcher, when it starts and when it begins to lead",
             "tx": "own autocommitted statement",
-            "locks": "the rows it inserts or changes, in order of name",
+            "locks": "the rows it changes, skip locked; then those it inserts, in order of name. Waits only for an open transaction that makes a schedule of such a name.",
             "index": "schedule_pkey",
             "fence": "stored schedules of the same name are left alone",
             "clock": "statement_timestamp(). The watermark only moves forward.",
-            "rows": "how many were new or changed",
+            "rows": "one: how many were new or changed (armed), and how many are still to be changed, because another session holds them (busy)",
             "cost": "one probe a task; one insert or update for each that is new or changed",
         },
         params=(
             Parameter(
                 name="names",
                 argument="names",
-                number=2,
+                number=1,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -121,7 +121,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="crons",
                 argument="crons",
-                number=3,
+                number=2,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -129,7 +129,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="everys",
                 argument="everys",
-                number=4,
+                number=3,
                 sql_type="interval[]",
                 nullable=False,
                 null_elements=True,
@@ -137,7 +137,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="anchors",
                 argument="anchors",
-                number=5,
+                number=4,
                 sql_type="timestamptz[]",
                 nullable=False,
                 null_elements=True,
@@ -145,7 +145,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="tzs",
                 argument="tzs",
-                number=6,
+                number=5,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -153,7 +153,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="catch_ups",
                 argument="catch_ups",
-                number=7,
+                number=6,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -161,7 +161,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="max_catch_ups",
                 argument="max_catch_ups",
-                number=8,
+                number=7,
                 sql_type="bigint[]",
                 nullable=False,
                 null_elements=True,
@@ -169,15 +169,30 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="replace",
                 argument="replace",
-                number=1,
+                number=8,
                 sql_type="boolean",
                 nullable=False,
                 null_elements=False,
             ),
         ),
-        columns=(),
+        columns=(
+            Column(
+                name="armed",
+                field="armed",
+                sql_type="bigint",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="busy",
+                field="busy",
+                sql_type="bigint",
+                nullable=False,
+                null_elements=False,
+            ),
+        ),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -270,7 +285,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="842b6976adec21a79e53d89b88f76adffdab98c4693a6e8f91972aac1dac76fd",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ChangeSchedule": Statement(
         name="ChangeSchedule",
@@ -383,7 +398,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "ChooseJobs": Statement(
         name="ChooseJobs",
@@ -397,11 +412,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "callers": "jobs.worker.claimer, of a worker that limits tenants, before each ClaimJobs",
             "tx": "first statement of a transaction whose second is ClaimJobs with the ids of the answer",
             "locks": "the chosen jobs, no key update, skip locked, until the claim commits. Waits for nobody. Where a tenant has jobs in several queues or priorities a few more than are chosen.",
-            "index": "job_ready_tenant_idx, job_ready_idx, job_pkey",
+            "index": "job_ready_tenant_idx, job_ready_idx, job_pkey; job_running_idx, job_blocked_idx, slot_pkey",
             "fence": "none, it changes nothing",
             "clock": "now() for what is due",
-            "rows": "kind job: one to claim. Kind round, one a queue and priority: the tenant that the next round begins behind, and how many were visited (seen). Kind stretch, likewise: the last job looked at for those without a tenant, how many were looked at (seen), and how many of them have none (blanks). Never more jobs of a queue than its free slots. In no order.",
-            "cost": "for each queue and priority one step and one probe a tenant visited, @lane_limit of them at most, and a walk over @stretch due jobs; whatever the number of jobs and tenants. Sorts what it has found.",
+            "rows": "kind job: one to claim. Kind round, one a queue and priority: the tenant that the next round begins behind, and how many were visited (seen). Kind stretch, likewise: the last job looked at for those without a tenant, how many were looked at (seen), and how many of them have none (blanks). Never more jobs of a queue than its free slots. In no order. Kind more: also a claim of none has something to do. With @rescue some lease has lapsed, with @sweep some job is blocked, with @tidy some slot is held. Without it, and without jobs, none need be sent.",
+            "cost": "for each queue and priority one step and one probe a tenant visited, @lane_limit of them at most, and a walk over @stretch due jobs; whatever the number of jobs and tenants. Sorts what it has found. With @rescue the running jobs of the queues that are older than one lease.",
             "nullable": "-id, -queue, -priority, -tenant, -available_at",
         },
         params=(
@@ -509,6 +524,30 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 nullable=False,
                 null_elements=True,
             ),
+            Parameter(
+                name="rescue",
+                argument="rescue",
+                number=14,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="sweep",
+                argument="sweep",
+                number=15,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="tidy",
+                argument="tidy",
+                number=16,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
         ),
         columns=(
             Column(
@@ -569,7 +608,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/tenants.sql",
-        sha256="04efa6477c9aa23322ebba3d6e5725977bb14659fe8c0334dd3329bf20d71a98",
+        sha256="cd996ad46ffef52fc6d7441e7f51307ba3aa600c9d3764489277f1d016c2ed9a",
     ),
     "ClaimJobs": Statement(
         name="ClaimJobs",
@@ -1377,7 +1416,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -1416,7 +1455,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2075,7 +2114,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "FireSchedule": Statement(
         name="FireSchedule",
@@ -2088,11 +2127,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "fire one occurrence: move the watermark from the value that was read, and insert its jobs only where it moved.",
             "callers": "jobs.scheduler.dispatcher",
             "tx": "own autocommitted statement",
-            "locks": "the row of the schedule for update, then the new jobs in order of (name, tenant, key digest, id) by their bytes, as a bulk enqueue. Waits for another fire of the same schedule, which then has moved the watermark. Waits otherwise as EnqueueJobs does.",
+            "locks": "the row of the schedule for update, skip locked, then the new jobs in order of (name, tenant, key digest, id) by their bytes, as PublishJobs. Waits as EnqueueJobs does, and for nobody else: who changes a schedule in a long transaction must not hold up the others.",
             "index": "schedule_pkey, pause_pkey, job_pkey, job_unique_idx, wake_queue_idx",
             "fence": "watermark and revision of the schedule. Nothing is inserted for one that is paused, nor before its time has come.",
             "clock": "statement_timestamp() decides whether it is due; clock_timestamp() for the jobs",
-            "rows": "one. verdict: fired; moved (another has fired it); changed; paused; early; gone (there is no such schedule). job_count: how many jobs were inserted, less where a key was taken.",
+            "rows": "one. verdict: fired; moved (another has fired it); changed; paused; early; gone (there is no such schedule); busy (another session holds the row, or has just let go of it: try again, and see). job_count: how many jobs were inserted, less where a key was taken.",
             "cost": "one heap-only update, and as EnqueueJobs for the jobs; one probe where nothing is fired",
             "errors": "lock timeout, deadlock or serialization failure",
             "notify": "as EnqueueJob, once a queue",
@@ -2101,7 +2140,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="name",
                 argument="name",
-                number=3,
+                number=5,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -2109,7 +2148,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="watermark",
                 argument="watermark",
-                number=4,
+                number=3,
                 sql_type="timestamptz",
                 nullable=False,
                 null_elements=False,
@@ -2125,7 +2164,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="next_watermark",
                 argument="next_watermark",
-                number=5,
+                number=4,
                 sql_type="timestamptz",
                 nullable=False,
                 null_elements=False,
@@ -2315,7 +2354,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/fire.sql",
-        sha256="edf77251af841367dd74e46dc38d1a450f2576ee52325c530c0c71e343311ffc",
+        sha256="17ad07b37a3d8bd630ad5d031683a50f758e743a8edffa2a39baac7a182f9fc4",
     ),
     "FoldCounters": Statement(
         name="FoldCounters",
@@ -2779,7 +2818,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3822,7 +3861,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -3874,7 +3913,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="842b6976adec21a79e53d89b88f76adffdab98c4693a6e8f91972aac1dac76fd",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ListSchedules": Statement(
         name="ListSchedules",
@@ -4061,7 +4100,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -4779,7 +4818,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "ListenWake": Statement(
         name="ListenWake",
@@ -4924,11 +4963,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "say on the row why a schedule does not fire, or that it would again.",
             "callers": "jobs.scheduler.dispatcher, when that begins, ends, or has another reason",
             "tx": "own autocommitted statement",
-            "locks": "the row of the schedule",
+            "locks": "the row of the schedule, skip locked. Waits for nobody.",
             "index": "schedule_pkey",
             "fence": "revision, so that a change is not blamed for what was there before it",
             "clock": "statement_timestamp()",
-            "rows": "1, or 0 where it was said before, or the schedule was changed",
+            "rows": "1, or 0 where it was said before, the schedule was changed, or another session holds it",
             "cost": "one heap-only update, or one probe",
         },
         params=(
@@ -4959,7 +4998,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/fire.sql",
-        sha256="edf77251af841367dd74e46dc38d1a450f2576ee52325c530c0c71e343311ffc",
+        sha256="17ad07b37a3d8bd630ad5d031683a50f758e743a8edffa2a39baac7a182f9fc4",
     ),
     "MarkWorker": Statement(
         name="MarkWorker",
@@ -5022,7 +5061,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "NoteOutboxFailure": Statement(
         name="NoteOutboxFailure",
@@ -5179,7 +5218,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/control.sql",
-        sha256="842b6976adec21a79e53d89b88f76adffdab98c4693a6e8f91972aac1dac76fd",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "PauseTask": Statement(
         name="PauseTask",
@@ -5218,7 +5257,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -5797,7 +5836,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -6130,7 +6169,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "tell the registry that a worker process lives and what it does, remove the rows of those that are gone, and say whether anything is due in its queues, so that an idle worker may leave out one look at them.",
             "callers": "jobs.worker.register: after the first claim of a worker, then twice a minute",
             "tx": "own autocommitted statement",
-            "locks": "its own row of jobs.worker, which nobody else writes; rows that have expired, skip locked. Waits for nobody.",
+            "locks": "its own row of jobs.worker, then rows that have expired, skip locked. Waits for nobody but one that removes its own row as expired in the same moment.",
             "index": "worker_pkey, job_ready_idx, job_running_idx, job_blocked_idx, pause_pkey",
             "fence": "none, it changes no job and nothing relies on what it writes",
             "clock": "now(), for the expiry too, so that no clock of a host matters",
@@ -6140,17 +6179,9 @@ STATEMENTS: Final[dict[str, Statement]] = {
         },
         params=(
             Parameter(
-                name="prune",
-                argument="prune",
-                number=1,
-                sql_type="boolean",
-                nullable=False,
-                null_elements=False,
-            ),
-            Parameter(
                 name="id",
                 argument="id",
-                number=2,
+                number=1,
                 sql_type="uuid",
                 nullable=False,
                 null_elements=False,
@@ -6158,7 +6189,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="lifetime",
                 argument="lifetime",
-                number=3,
+                number=2,
                 sql_type="interval",
                 nullable=False,
                 null_elements=False,
@@ -6166,7 +6197,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="claimed",
                 argument="claimed",
-                number=4,
+                number=3,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6174,7 +6205,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="completed",
                 argument="completed",
-                number=5,
+                number=4,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6182,7 +6213,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="retried",
                 argument="retried",
-                number=6,
+                number=5,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6190,7 +6221,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="ended",
                 argument="ended",
-                number=7,
+                number=6,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6198,7 +6229,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="cancelled",
                 argument="cancelled",
-                number=8,
+                number=7,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6206,7 +6237,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="buried",
                 argument="buried",
-                number=9,
+                number=8,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6214,7 +6245,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="released",
                 argument="released",
-                number=10,
+                number=9,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6222,7 +6253,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="lost",
                 argument="lost",
-                number=11,
+                number=10,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6230,7 +6261,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="in_flight",
                 argument="in_flight",
-                number=12,
+                number=11,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6238,7 +6269,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="process",
                 argument="process",
-                number=13,
+                number=12,
                 sql_type="bigint",
                 nullable=False,
                 null_elements=False,
@@ -6246,7 +6277,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="state",
                 argument="state",
-                number=14,
+                number=13,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6254,7 +6285,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="name",
                 argument="name",
-                number=15,
+                number=14,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6262,7 +6293,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="host",
                 argument="host",
-                number=16,
+                number=15,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6270,7 +6301,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="version",
                 argument="version",
-                number=17,
+                number=16,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6278,7 +6309,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="queues",
                 argument="queues",
-                number=18,
+                number=17,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -6286,7 +6317,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="slots",
                 argument="slots",
-                number=19,
+                number=18,
                 sql_type="bigint[]",
                 nullable=False,
                 null_elements=True,
@@ -6294,7 +6325,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="running_ids",
                 argument="running_ids",
-                number=20,
+                number=19,
                 sql_type="uuid[]",
                 nullable=False,
                 null_elements=True,
@@ -6302,10 +6333,18 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="running_names",
                 argument="running_names",
-                number=21,
+                number=20,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
+            ),
+            Parameter(
+                name="prune",
+                argument="prune",
+                number=21,
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
             ),
             Parameter(
                 name="looked_at",
@@ -6326,7 +6365,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "ReleaseOutbox": Statement(
         name="ReleaseOutbox",
@@ -6389,7 +6428,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -6419,7 +6458,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/registry.sql",
-        sha256="aea10a6f63e4eb981e97334003a7990fccb58fc8bdbfeae682f089d92fd2a377",
+        sha256="9b60f64cab648cdfb0e22508c4443e1a28f2dc2df92f2cbd865eaa883082c190",
     ),
     "RenewLeases": Statement(
         name="RenewLeases",
@@ -6510,7 +6549,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "make finished jobs live again, ready for a first attempt, and wake a worker for each queue if none was told of it lately.",
             "callers": "jobs.control.requeueing, again for rows that others held",
             "tx": "own autocommitted statement, or the transaction of the caller",
-            "locks": "jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job and in jobs.wake. Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of the same (name, tenant, idempotency key).",
+            "locks": "jobs.settled rows for update, skip locked, in order of id; then the new rows in jobs.job, in order of (name, tenant, key digest, id) by their bytes as PublishJobs and FireSchedule do, and in jobs.wake. Waits as EnqueueJob does: only for an open transaction that inserts, or is ending, a job of the same (name, tenant, idempotency key).",
             "index": "settled_pkey, job_pkey, job_unique_idx, wake_queue_idx",
             "fence": "claims and revoked go along, so that the next claim has a token no one has ever held and a repeated settle of an earlier one is answered as before",
             "clock": "clock_timestamp() for the due time, so that a long transaction does not backdate it",
@@ -6585,7 +6624,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="842b6976adec21a79e53d89b88f76adffdab98c4693a6e8f91972aac1dac76fd",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ResignScheduler": Statement(
         name="ResignScheduler",
@@ -6647,7 +6686,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/control.sql",
-        sha256="842b6976adec21a79e53d89b88f76adffdab98c4693a6e8f91972aac1dac76fd",
+        sha256="df51446691ed3142414a75a1512d64cef4e0357aba2437752b1342b08456000d",
     ),
     "ResumeTask": Statement(
         name="ResumeTask",
@@ -6678,7 +6717,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="6eec1732efb766b678c6f0d4dd75f9a77784aa44bcb17d17597a49c037709b3a",
+        sha256="1371b62698669582e340e589e39fd0547a31af8e7a4de2ec8286db1938ad5538",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -6724,7 +6763,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="7921657bbf13b96e6918b813fac8fc6d2ff89d15f7c27617a3d19b6d7e9b3f44",
+        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
     ),
     "SetTenant": Statement(
         name="SetTenant",

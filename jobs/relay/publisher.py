@@ -23,6 +23,7 @@ from jobs.service.errands import Errands
 from jobs.service.link import Link
 from jobs.service.listener import Errand
 from jobs.service.pace import Pace
+from jobs.texts import escaped, text_of
 from jobs_sql.outbox import (
     ClaimOutboxRow,
     claim_outbox_async,
@@ -218,11 +219,10 @@ class Publisher:
                 return _checked(await self._sink.publish(messages), len(messages))
         except LeaseLost:
             raise
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except asyncio.CancelledError:
+            if not cancelled_from_within():
                 raise
-            return Published(0, RuntimeError(f"the sink was cancelled by itself: {error}"))
+            return Published(0, ConnectionError("the sink was cancelled from within"))
         except Exception as error:
             return Published(0, error)
 
@@ -406,6 +406,15 @@ class Publisher:
                 await self._woken.wait()
 
 
+def cancelled_from_within() -> bool:
+    """Whether a CancelledError that a sink has raised was asked of nobody here.
+
+    A client cancels what it waits for, for instance, when its connection ends.
+    """
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
+
+
 def _messages(rows: Sequence[ClaimOutboxRow]) -> tuple[list[Message], timedelta | None]:
     """The rows up to the first one that is held back, and for how long that one is."""
     messages: list[Message] = []
@@ -435,6 +444,6 @@ def _checked(answer: object, messages: int) -> Published:
 def _text(error: Exception) -> str:
     """What goes wrong, in one line that can be stored."""
     diag = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    said = " ".join((diag or str(error)).split())
+    said = " ".join((diag or text_of(error)).split())
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_ERROR_LIMIT]
+    return escaped(text)[:_ERROR_LIMIT]

@@ -12,11 +12,11 @@ from typing import Literal
 from jobs.errors import ConfigError
 from jobs.messages import Sink
 from jobs.relay.config import configure
-from jobs.relay.publisher import Publisher
+from jobs.relay.publisher import Publisher, cancelled_from_within
 from jobs.relay.queue import QueueSink
 from jobs.relay.stats import RelayStats
 from jobs.service.life import Service
-from jobs.service.link import Link, Target, close_links
+from jobs.service.link import Link, Target, close_links, open_links
 from jobs.service.listener import Listener, listening_target
 
 logger = logging.getLogger("jobs.relay")
@@ -124,11 +124,8 @@ class Relay(Service):
         return (outbox, self._sink.link) if isinstance(self._sink, QueueSink) else (outbox,)
 
     async def _open(self, links: Sequence[Link]) -> bool:
-        if not await super()._open(links):
-            return False
-        if self._sink is not None:
-            await self._sink.open()
-        return True
+        sinks = () if self._sink is None else (self._sink.open,)
+        return await open_links(links, self._stopping, sinks)
 
     async def _abort(self, links: Sequence[Link]) -> None:
         await super()._abort(links)
@@ -224,7 +221,9 @@ class Relay(Service):
         try:
             async with asyncio.timeout(SINK_GRACE):
                 await self._sink.close()
-        except Exception:  # of a broker, say
+        except (Exception, asyncio.CancelledError) as error:  # of a broker, say
+            if isinstance(error, asyncio.CancelledError) and not cancelled_from_within():
+                raise
             logger.exception(
                 "relay %s: the sink did not close",
                 self.name,

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from jobs.firing import Shot
 from jobs.scheduler.plan import Plan
+from jobs.texts import text_of
 from jobs.timetable import Due
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Caller:
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
             else:  # what a future cannot carry, or what would end the process
-                future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+                future.set_exception(RuntimeError(f"{type(error).__name__}: {text_of(error)}"))
 
         def body() -> None:
             result, error = None, None

@@ -21,6 +21,7 @@ from jobs.scheduler.clock import DatabaseClock
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
+from jobs.texts import escaped, text_of
 from jobs.timetable import CronTable, Due, IntervalTable
 from jobs_sql import fire, leader
 from jobs_sql import schedule as sql
@@ -79,6 +80,7 @@ class Dispatcher:
         self._clock = DatabaseClock()
         self._plans: dict[str, Plan] = {}
         self._armed = False
+        self._unchanged = True  # whether rows may still say what an earlier version declared
         self._loaded: str | None = None  # the fingerprint of what is in memory
         self._next_tick = 0.0
         self._leads_until = float("-inf")
@@ -200,17 +202,18 @@ class Dispatcher:
         if not self._stats.leading:
             self._stats.leading = True
             self._loaded = None
+            self._unchanged = True
             logger.info(
                 "scheduler %s leads",
                 self._stats.name,
                 extra={"event": "jobs.scheduler.leads", "scheduler": self._stats.name},
             )
-            await self._arm(replace=True)
+        if self._unchanged:
+            self._unchanged = await self._arm(replace=True)
         if self._loaded != row.fingerprint:
-            await self._load()
             # What is changed from now on differs from what this tick has seen, or is in the list
             # already and read once more.
-            self._loaded = row.fingerprint
+            self._loaded = row.fingerprint if await self._load() else None
 
     def _forget(self) -> None:
         self._leads_until = float("-inf")
@@ -227,15 +230,16 @@ class Dispatcher:
             extra={"event": "jobs.scheduler.demoted", "scheduler": self._stats.name},
         )
 
-    async def _arm(self, *, replace: bool) -> None:
+    async def _arm(self, *, replace: bool) -> bool:
+        """Note the declared tasks; return whether somebody holds a row that is to be changed."""
         tasks = self._registry.tasks
         if not tasks:
-            return
+            return False
         tables = [task.table for task in tasks]
         crons = [table.cron.text if isinstance(table, CronTable) else None for table in tables]
         everys = [table.every if isinstance(table, IntervalTable) else None for table in tables]
         anchors = [table.anchor if isinstance(table, IntervalTable) else None for table in tables]
-        await self._call(
+        row = await self._call(
             lambda conn: sql.arm_schedules_async(
                 conn,
                 names=[task.name for task in tasks],
@@ -248,9 +252,13 @@ class Dispatcher:
                 replace=replace,
             )
         )
+        return row is not None and row.busy > 0
 
-    async def _load(self) -> None:
-        """Read all schedules anew. Those that cannot fire are marked, and in nobody's way."""
+    async def _load(self) -> bool:
+        """Read all schedules anew. Those that cannot fire are marked, and in nobody's way.
+
+        Returns whether all rows say now what they should.
+        """
         rows = await self._call(lambda conn: sql.list_schedules_async(conn, name=None))
         found: dict[str, Plan] = {}
         marks: list[tuple[sql.ListSchedulesRow, str | None]] = []
@@ -271,12 +279,14 @@ class Dispatcher:
                 marks.append((row, warning(row)))
         self._plans = found
         self._stats.schedules = len(found)
+        said_all = True
         for row, said in marks:
-            await self._mark(row.name, row.revision, row.error, said)
+            said_all &= await self._mark(row.name, row.revision, row.error, said)
         declared = {task.name for task in self._registry.tasks}
         if not declared <= {row.name for row in rows}:  # somebody has removed one
             await self._arm(replace=True)
             self._next_tick = 0.0
+        return said_all
 
     # -- one fire --------------------------------------------------------------------------------
 
@@ -321,7 +331,7 @@ class Dispatcher:
                 extra={"event": "jobs.scheduler.fired", "task": one.name},
             )
             return one.next_due <= self._clock.now()
-        if row.verdict == "early":  # the clock of the database was set back
+        if row.verdict in ("early", "busy"):  # the clock was set back, or somebody holds the row
             one.not_before = time.monotonic() + _RETRY_FIRST
             return False
         # It is not as it was read: another has fired it, or it was changed, paused or removed.
@@ -341,7 +351,7 @@ class Dispatcher:
         said = storable(
             f"{error.cause} [{error.code}]"
             if isinstance(error, JobsError)
-            else f"{type(error).__name__}: {error}"
+            else f"{type(error).__name__}: {text_of(error)}"
         )
         logger.error(
             "%s cannot fire, and is tried again in %g s: %s",
@@ -351,13 +361,14 @@ class Dispatcher:
             exc_info=error if one.failures == 1 else None,
             extra={"event": "jobs.scheduler.task_failed", "task": one.name},
         )
-        await self._mark(one.name, one.revision, one.error, said)
-        one.error = said
+        if await self._mark(one.name, one.revision, one.error, said):
+            one.error = said
 
-    async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> None:
+    async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> bool:
+        """Say on a row what is wrong with it; return whether it says so now."""
         error = None if error is None else storable(error)
         if error == before:
-            return
+            return True
         if error is not None:
             logger.warning(
                 "schedule %s: %s",
@@ -365,9 +376,10 @@ class Dispatcher:
                 error,
                 extra={"event": "jobs.scheduler.marked", "task": name},
             )
-        await self._call(
+        marked = await self._call(
             lambda conn: fire.mark_schedule_async(conn, name=name, revision=revision, error=error)
         )
+        return marked > 0
 
     # -- the database ----------------------------------------------------------------------------
 
@@ -424,5 +436,4 @@ async def _send(
 
 def storable(text: str) -> str:
     """A message in the form that the database takes, and not longer than it need be."""
-    plain = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    return plain[:_ERROR_CHARACTERS]
+    return escaped(text)[:_ERROR_CHARACTERS]

@@ -12,6 +12,7 @@ from jobs.errors import JobsError, UnknownJob
 from jobs.firing import Shot, shots
 from jobs.registry import Registry
 from jobs.tasking import check_catch_up
+from jobs.texts import text_of
 from jobs.timetable import CatchUp, Due, Timetable, due_now, make
 from jobs_sql.schedule import ListSchedulesRow
 
@@ -101,7 +102,7 @@ def plan(row: ListSchedulesRow, registry: Registry) -> Plan | None:
     except JobsError as error:
         raise UnusableError(f"{error.cause} [{error.code}]") from error
     except Exception as error:
-        raise UnusableError(f"{type(error).__name__}: {error}") from error
+        raise UnusableError(f"{type(error).__name__}: {text_of(error)}") from error
     return Plan(
         name=row.name,
         revision=row.revision,

@@ -252,7 +252,11 @@ class Link:
             psycopg.Error: The database cannot be reached, or refuses us.
         """
         if self._conn is None:
-            await self._within(self._connect(), CONNECT_TIMEOUT)
+            try:
+                await self._within(self._connect(), CONNECT_TIMEOUT)
+            except BaseException:
+                await self._drop()  # it is not used unless it was checked
+                raise
 
     async def _connect(self) -> None:
         self._conn = conn = await self._target.open_async()  # known before it is used: can be cut
@@ -348,15 +352,27 @@ class Link:
                 await conn.close()
 
 
-async def open_links(links: Iterable[Link], unless: asyncio.Event) -> bool:
+async def open_links(
+    links: Iterable[Link],
+    unless: asyncio.Event,
+    others: Iterable[Callable[[], Coroutine[Any, Any, None]]] = (),
+) -> bool:
     """Open connections; return False, with some of them open, if the event is set before that.
 
-    Raises what `Link.open` raises.
+    Args:
+        links: Opened first, in order.
+        unless: Ends the wait.
+        others: Called behind them, to open what is no connection to a database.
+
+    Raises what `Link.open` and the others raise; ConnectionError where one was cancelled by
+    something else.
     """
 
     async def open_all() -> None:
         for link in links:
             await link.open()
+        for other in others:
+            await other()
 
     opening = asyncio.create_task(open_all(), name="jobs:open")
     stopped = asyncio.create_task(unless.wait(), name="jobs:stop")
@@ -368,6 +384,8 @@ async def open_links(links: Iterable[Link], unless: asyncio.Event) -> bool:
         await asyncio.wait({opening})
     try:
         if opening.cancelled():
+            if not unless.is_set():
+                raise ConnectionError("opening was cancelled from within")
             return False
         opening.result()
         return True

@@ -7,6 +7,7 @@ that (Linux), and everywhere the end of the socket between the two is the end of
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import importlib
 import inspect
@@ -19,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Final
 
 from jobs.declare import JobHandle
@@ -27,6 +27,7 @@ from jobs.faults import RunFeatureUnavailable
 from jobs.run import Desk, Run
 from jobs.scoped import RunConnection
 from jobs.tenancy import tenant_scope
+from jobs.texts import text_of, trace_of
 from jobs.worker.frames import Wire, Work
 from jobs_sql.settle import SettleJobsRow
 
@@ -74,7 +75,8 @@ def main(end: int, parent: int) -> None:
     post = _Post(wire)
     threading.Thread(target=post.serve, name="jobs-post", daemon=True).start()
     while (work := post.inbox.get()) is not None:
-        post.answer(_attempt(work, post))
+        # In a context of its own: what it sets there the next one does not see.
+        post.answer(contextvars.copy_context().run(_attempt, work, post))
 
 
 class _Post:
@@ -112,7 +114,12 @@ class _Post:
             self.wire.send(*frame)
 
     def changed(self, run: Run) -> None:
-        """Tell the worker of a new point, unless it has just heard one; never wait for that."""
+        """Tell the worker of a new point, unless it has just heard one; never wait for that.
+
+        A run that has ended, of which a thread is left, says nothing any more.
+        """
+        if run is not self.run:
+            return
         now = time.monotonic()
         room = select.select([], [self.wire.socket], [], 0)[1]
         if now - self._told_at < _TELL_EVERY or not room:
@@ -176,17 +183,10 @@ def _described(error: BaseException) -> tuple[bytes | None, str, str, str]:
     """The error for another process: pickled if it can be, and its type, text and traceback."""
     pickled = None
     with contextlib.suppress(BaseException):
-        pickled = pickle.dumps(error)
-        pickle.loads(pickled)
-    try:
-        text = str(error)
-    except BaseException as broken:
-        text = f"<str() of the error raised {type(broken).__name__}>"
-    try:
-        trace = "".join(traceback.format_exception(error))
-    except BaseException as broken:
-        trace = f"<formatting the traceback raised {type(broken).__name__}>"
-    return pickled, type(error).__qualname__, text, trace
+        copy = pickle.dumps(error)
+        pickle.loads(copy)  # tried here, where it costs this process at worst
+        pickled = copy
+    return pickled, type(error).__qualname__, text_of(error), trace_of(error)
 
 
 def _end_with(parent: int) -> None:

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from random import uniform
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import JobsError
+from jobs.service.errands import Errands
 from jobs.service.link import Link
+from jobs.service.listener import Errand
 from jobs.service.pace import Pace
 from jobs.worker.config import WorkerConfig
 from jobs.worker.demand import Ask, Demand
@@ -46,8 +47,6 @@ _EXPECT_WITHIN = 60.0
 _MOST_EXPECTED = 1_000
 _LATE = 0.001
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
-
-Errand: TypeAlias = Callable[[AsyncConnection[Any]], Coroutine[Any, Any, Any]]
 
 
 class Claimer:
@@ -96,7 +95,7 @@ class Claimer:
         self._slots = slots
         self._pace = Pace(config.poll.total_seconds(), config.idle_poll.total_seconds())
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
-        self._errands: deque[tuple[Errand, asyncio.Future[Exception | None]]] = deque()
+        self._errands = Errands()
         self._was_choked = False
         self._expected = 0
         self._looked = False
@@ -139,13 +138,8 @@ class Claimer:
         self.wake()
 
     def errand(self, errand: Errand) -> asyncio.Future[Exception | None]:
-        """Send a statement before the next claim, which is made now.
-
-        Returns:
-            None when it has been answered, or what it raised.
-        """
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._errands.append((errand, answer))
+        """Send a statement before the next claim, which is made now; see `Errands.add`."""
+        answer = self._errands.add(errand)
         self.wake()
         return answer
 
@@ -187,7 +181,7 @@ class Claimer:
         while not self._stopping:
             self._woken.clear()
             try:
-                await self._run_errands()
+                await self._errands.run(self._link, TIMEOUT)
                 await self._slots.send(self._link)
                 if self._looks or time.monotonic() >= due:
                     self._looks = False
@@ -200,17 +194,6 @@ class Claimer:
                 due = time.monotonic() + wait
             if wait > 0:
                 await self._sleep(wait)
-
-    async def _run_errands(self) -> None:
-        while self._errands:
-            errand, answer = self._errands.popleft()
-            failure: Exception | None = None
-            try:
-                await self._link.call(errand, TIMEOUT)
-            except Exception as error:  # no reason not to claim
-                failure = error
-            if not answer.done():
-                answer.set_result(failure)
 
     async def _look(self) -> float:
         """Claim once, after what is due beside it; return the seconds to wait unless woken.
@@ -291,7 +274,8 @@ class Claimer:
             rows = await self._link.call(lambda conn: self._by_tenant(conn, ask, began), TIMEOUT)
         else:
             steer = steering.steer(ask.room, began)
-            rows = await self._link.call(lambda conn: self._send(conn, ask, steer), TIMEOUT)
+            sweep = self._slots.looks(began)
+            rows = await self._link.call(lambda conn: self._send(conn, ask, steer, sweep), TIMEOUT)
         steering.learn(ask.room, ask.rescue, rows, began, time.monotonic())
         return rows
 
@@ -301,20 +285,25 @@ class Claimer:
         """Choose and claim: what is chosen stays locked in between."""
         steering = self._demand.steering
         room = ask.room
+        sweep = self._slots.looks(now)
         async with conn.transaction():
             chosen = await choose_jobs_async(
                 conn,
                 queues=list(room),
                 free=list(room.values()),
                 **steering.choose(room, now)._asdict(),
+                rescue=ask.rescue,
+                sweep=sweep,
+                tidy=sweep and self._slots.tidies(now),
             )
-            steer = steering.chosen(room, chosen)
-            if not steer.chosen and not ask.rescue:
-                return []
-            return await self._send(conn, ask, steer)
+            steer, more = steering.chosen(room, chosen)
+            if not steer.chosen and not more:
+                return []  # so that an idle worker sends one statement a look
+            return await self._send(conn, ask, steer, sweep)
 
-    async def _send(self, conn: AsyncConnection[Any], ask: Ask, steer: Steer) -> list[ClaimJobsRow]:
-        sweep = self._slots.looks(time.monotonic())
+    async def _send(
+        self, conn: AsyncConnection[Any], ask: Ask, steer: Steer, sweep: bool
+    ) -> list[ClaimJobsRow]:
         return await claim_jobs_async(
             conn,
             queues=list(ask.room),

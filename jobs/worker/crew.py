@@ -16,6 +16,7 @@ import time
 import types
 from collections.abc import Callable, Generator, Mapping
 from datetime import timedelta
+from sys import getrefcount
 
 from jobs.tenancy import forget_tenant
 from jobs.worker.execution import Executor
@@ -195,7 +196,8 @@ class Crew:
             if lane.idle:
                 parked = lane.idle.pop().parked
                 assert parked is not None
-                parked.set_result(None)
+                if not parked.done():  # else it was cancelled: another will take its place
+                    parked.set_result(None)
             elif lane.runners < lane.slots:
                 self._hire(lane)
             else:
@@ -228,6 +230,7 @@ class Crew:
         waiting, plans, executor = lane.waiting, self._executor.plans, self._executor
         clean = contextvars.copy_context()
         kept = tuple(clean.items())
+        unheld = getrefcount(me)
         while True:
             if not waiting:
                 await self._park(me, lane)
@@ -267,7 +270,10 @@ class Crew:
             value = None
             if self._empty is not None:
                 self._note_empty()
-            if closing or me.spent or not _same(contextvars.copy_context(), clean, kept):
+            # Who still holds the task, a timer that was left behind say, means that job.
+            if closing or me.spent or getrefcount(me) > unheld:
+                return
+            if not _same(contextvars.copy_context(), clean, kept):
                 return
             if now >= self._turn_ends and waiting:
                 self._ask_turn()
@@ -280,7 +286,7 @@ class Crew:
             await parked
         finally:
             me.parked = None
-            if parked.cancelled():  # by somebody who cancels every task
+            if parked.cancelled() and me in lane.idle:  # by somebody who cancels every task
                 lane.idle.remove(me)
 
     def _gone(self, runner: asyncio.Task[None]) -> None:

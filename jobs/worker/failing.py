@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from datetime import timedelta
 
 from jobs.classify import Layer, Reading, read_error, read_snooze
 from jobs.retry import Retry, is_final
+from jobs.texts import replaced, text_of, trace_of
 from jobs.worker.held import Held, Outcome
 
 logger = logging.getLogger("jobs.worker")
@@ -22,7 +22,7 @@ def storable(text: str, limit: int, *, keep_end: bool = False) -> str:
     """Bound a text and replace what a PostgreSQL text cannot hold (NUL, lone surrogates)."""
     surplus = len(text) - limit
     kept = text if surplus <= 0 else text[-limit:] if keep_end else text[:limit]
-    clean = kept.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    clean = replaced(kept)
     if surplus <= 0:
         return clean
     cut = f"[{surplus} characters cut]"
@@ -40,7 +40,7 @@ def failure(error: BaseException, delay: timedelta, terminal: str | None = None)
         terminal: What tells that no further attempt can help, which ends the job; None where
             nothing does.
     """
-    message = storable(_text(error), MESSAGE_LIMIT)
+    message = storable(text_of(error), MESSAGE_LIMIT)
     if terminal is not None:
         message = f"{message} (terminal: {storable(terminal, 500)})"
     return Outcome(
@@ -48,7 +48,7 @@ def failure(error: BaseException, delay: timedelta, terminal: str | None = None)
         delay,
         storable(type(error).__qualname__, 255),
         message,
-        storable(_trace(error), TRACEBACK_LIMIT, keep_end=True),
+        storable(trace_of(error), TRACEBACK_LIMIT, keep_end=True),
     )
 
 
@@ -107,7 +107,7 @@ def _say_failed(job: Held, error: BaseException, outcome: Outcome, reading: Read
         outcome.error_type,
         (outcome.error_message or "")[:_SHOWN],
         # Not where it holds megabytes, or what the encoding of a log file does not take.
-        exc_info=error if outcome.traceback == _trace(error) else None,
+        exc_info=error if outcome.traceback == trace_of(error) else None,
         extra={
             "event": "jobs.run.attempt_failed",
             "job": str(job.id),
@@ -116,17 +116,3 @@ def _say_failed(job: Held, error: BaseException, outcome: Outcome, reading: Read
             "delay": outcome.delay.total_seconds(),
         },
     )
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException as broken:  # an error whose text raises is still a failure
-        return f"<str() of the error raised {type(broken).__name__}>"
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except BaseException as broken:
-        return f"<formatting the traceback raised {type(broken).__name__}>"

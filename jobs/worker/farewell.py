@@ -25,9 +25,14 @@ _LAST_WORDS_SECONDS: Final = 2.0
 
 
 class Farewell:
-    """Speaks from the end of the claims to the end of the worker."""
+    """Speaks from the end of the claims to the end of the worker.
+
+    Attributes:
+        turn: Held while something is sent on its connection, for which others may have a use.
+    """
 
     def __init__(self, registration: Registration) -> None:
+        self.turn = asyncio.Lock()
         self._registration = registration
         self._handed_back: set[str] = set()
         self._news = asyncio.Event()
@@ -43,7 +48,7 @@ class Farewell:
         """Begin to speak.
 
         Args:
-            link: Used by nobody else from now on.
+            link: Used by others in their `turn` only from now on.
         """
         self._task = asyncio.create_task(self._speak(link), name="jobs:farewell")
 
@@ -63,11 +68,12 @@ class Farewell:
         while True:
             self._news.clear()
             over = self._over
-            await self._wake_others(link)
-            if over:
-                await self._registration.remove(link, _LAST_WORDS_SECONDS)
-                return
-            await self._registration.drain(link)
+            async with self.turn:
+                await self._wake_others(link)
+                if over:
+                    await self._registration.remove(link, _LAST_WORDS_SECONDS)
+                    return
+                await self._registration.drain(link)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_EVERY):
                     await self._news.wait()

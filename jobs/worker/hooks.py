@@ -184,7 +184,9 @@ class Hooks:
                     await self._call(hook, told)
             except BaseException as error:  # also SystemExit: a hook must not end the worker
                 if self._ending:
-                    raise
+                    if isinstance(error, asyncio.CancelledError):
+                        raise
+                    return  # whatever it makes of that: it is given up, and was named
                 last = number == TRIES or isinstance(error, _OverrunError)
                 self._report(told, number, error, last)
                 if last:

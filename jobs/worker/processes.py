@@ -220,7 +220,10 @@ class _Child:
         if not hasattr(os, "waitid"):
             return self._process.poll() is not None
         how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._process.pid, how) is not None
+        try:
+            return os.waitid(os.P_PID, self._process.pid, how) is not None
+        except ChildProcessError:  # waited for by somebody else, or SIGCHLD is ignored
+            return self._process.poll() is not None
 
     def send(self, *frame: Any) -> None:
         """Send a frame without waiting; what cannot be sent is found out by reading."""
@@ -228,8 +231,8 @@ class _Child:
 
     async def began(self) -> None:
         """Wait until the process has taken the job."""
-        frame = await read_frame(self._reader)
-        assert frame[0] == "began", frame[0]
+        while (await self.hear())[0] != "began":
+            pass  # of the job before, from a thread that it has left behind
 
     async def hear(self) -> Frame:
         """Return the next frame. Raises IncompleteReadError or ConnectionError at the end."""

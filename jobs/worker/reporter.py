@@ -25,6 +25,9 @@ logger = logging.getLogger("jobs.worker")
 EVERY: Final = 1.0
 """Seconds between two statements, when nothing ends meanwhile."""
 
+_PASSING: Final = (psycopg.Error, TimeoutError, OSError, JobsError)
+_REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
+
 _Rows = Coroutine[Any, Any, list[WriteProgressRow]]
 Send = Callable[[Callable[[psycopg.AsyncConnection[Any]], _Rows]], _Rows]
 
@@ -75,7 +78,7 @@ class Reporter:
             return
         try:
             busy = await self.flush(runs, send)
-        except (psycopg.Error, TimeoutError, OSError, JobsError) as error:
+        except _PASSING as error:
             logger.warning(
                 "writing the progress of %d jobs failed: %s",
                 len(runs),
@@ -92,7 +95,8 @@ class Reporter:
         Returns:
             Those whose row another session holds for the moment.
 
-        Raises what ``send`` raises, unless the points themselves are refused: they are dropped.
+        Raises what ``send`` raises where sending again may help. Otherwise the points are dropped:
+        the loop that sends them settles jobs as well.
         """
         pending = [run for run in runs if run._point is not run._point_written]
         if not pending:
@@ -110,11 +114,15 @@ class Reporter:
                     worker=self._worker,
                 )
             )
-        except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException) as error:
+        except Exception as error:
+            expected = isinstance(error, _PASSING)
+            if expected and not isinstance(error, _REFUSALS):
+                raise
             logger.error(
-                "the database refuses the progress of %d jobs: %s",
+                "the progress of %d jobs is refused: %s",
                 len(pending),
                 str(error),
+                exc_info=None if expected else error,
                 extra={"event": "jobs.worker.progress_refused", "jobs": len(pending)},
             )
             rows = []

@@ -98,6 +98,10 @@ class Slots:
         self._look_at = now + LOOK_EVERY
         return True
 
+    def tidies(self, now: float) -> bool:
+        """Whether it is time to look for slots that were left behind."""
+        return now >= self._tidy_at
+
     def took(self, rows: Sequence[ClaimJobsRow]) -> tuple[list[ClaimJobsRow], bool]:
         """Take note of what a claim says of keys.
 
@@ -151,10 +155,18 @@ class Slots:
             while self._elsewhere:
                 await self._tell(link, next(iter(self._elsewhere)))
 
-    async def finish(self, link: Link, seconds: float) -> None:
-        """`send` at the end of a worker. Never raises: others sweep up what is left."""
+    async def finish(self, link: Link, turn: asyncio.Lock, seconds: float) -> None:
+        """`send` at the end of a worker. Never raises: others sweep up what is left.
+
+        Args:
+            link: Where to send.
+            turn: Held meanwhile, so that nobody else uses it.
+            seconds: How long that may take.
+        """
+        if not self.pending:
+            return
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds), turn:
                 await self.send(link)
         except Exception as error:
             logger.warning("letting jobs out of the lines of their keys failed: %s", str(error))

@@ -128,12 +128,14 @@ class Steering:
             self._rounds.blanks_hop(),
         )
 
-    def chosen(self, room: Mapping[str, int], rows: Sequence[ChooseJobsRow]) -> Steer:
-        """The claim of what a choice has found."""
-        self._rounds.learn(list(room), rows)
+    def chosen(self, room: Mapping[str, int], rows: Sequence[ChooseJobsRow]) -> tuple[Steer, bool]:
+        """The claim of what a choice has found, and whether a claim of none has something to do."""
+        of_jobs = [row for row in rows if row.kind != "more"]
+        self._rounds.learn(list(room), of_jobs)
         self._reaches = dict.fromkeys(room, "whole")
-        ids = [row.id for row in rows if row.kind == "job"]
-        return STRAIGHT._replace(mosts=[0] * len(room) * PRIORITIES, chosen=ids)
+        ids = [row.id for row in of_jobs if row.kind == "job"]
+        steer = STRAIGHT._replace(mosts=[0] * len(room) * PRIORITIES, chosen=ids)
+        return steer, len(of_jobs) < len(rows)
 
     def steer(self, room: Mapping[str, int], now: float) -> Steer:
         """Where the next claim is to look, where tenants are not told apart; as `choose`."""

@@ -402,7 +402,8 @@ class Worker(Service):
                 self._settler.backlog,
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
-        await self._slots.finish(self._links[0], FLUSH_GRACE)
+        if self._claim_task.done():  # else it is still at that connection
+            await self._slots.finish(self._links[0], self._farewell.turn, FLUSH_GRACE)
         self._abandon()
         if self._hooks is not None:
             left = max(HOOK_GRACE, ends - time.monotonic())

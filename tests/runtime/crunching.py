@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -114,6 +116,36 @@ def dies(input: Input, run: jobs.Run) -> str:
     return "not dead"
 
 
+own: contextvars.ContextVar[int] = contextvars.ContextVar("own")
+
+
+@job()
+def remembers(input: Input) -> None:
+    """Says what of others it sees, and leaves something behind."""
+    note(input, str(own.get(None)))
+    own.set(input.n)
+
+
+@job()
+def lingers(input: Input, run: jobs.Run) -> None:
+    """Leaves a thread behind that goes on saying how far it is."""
+
+    def goes_on() -> None:
+        while not Path(input.note + ".go").exists():
+            run.progress(0.9, "of another job")
+            time.sleep(0.01)
+
+    threading.Thread(target=goes_on, daemon=True).start()
+    note(input, "left behind")
+
+
+class QuittingError(Exception):
+    """An error whose copy ends the process that makes it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, ("made anew",)
+
+
 @job(retry=jobs.Retry(attempts=1))
 def fails(input: Input) -> None:
     """Raises."""
@@ -128,6 +160,8 @@ def fails(input: Input) -> None:
             sys.exit("leaving")
         case 4:
             raise GeneratorExit
+        case 5:
+            raise QuittingError("not to be copied")
 
 
 @job(retry=jobs.Retry(attempts=1))

@@ -422,7 +422,14 @@ async def test_one_that_is_retried_lets_the_others_go_first(database: str) -> No
     assert order[4:] == [0]
 
 
-async def test_a_slot_that_was_left_behind_is_given_up_by_a_sweep(database: str) -> None:
+@pytest.mark.parametrize(
+    "limits", [jobs.Limits(), jobs.Limits(per_tenant=5)], ids=["no limits", "of tenants"]
+)
+async def test_a_slot_that_was_left_behind_is_given_up_by_a_sweep(
+    database: str, limits: jobs.Limits
+) -> None:
+    """Also where a claim is sent only when a choice of jobs has found a reason."""
+
     @job(name="swept", concurrency=1)
     async def swept(_: Input) -> None: ...
 
@@ -434,7 +441,7 @@ async def test_a_slot_that_was_left_behind_is_given_up_by_a_sweep(database: str)
     )
     table.enqueue(swept)
     begun = time.monotonic()
-    async with serving(database, swept):
+    async with serving(database, swept, limits=limits):
         await until(lambda: table.count_live() == 0, "it to end")
     assert time.monotonic() - begun < 15
     assert slots(database) == []

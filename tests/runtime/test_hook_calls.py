@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -317,6 +318,26 @@ async def test_a_drain_waits_for_a_while_and_names_who_is_left(
         assert (ended, len(named), caller.failures) == ([], 12, 12)
     caller.hooks.tell(row(), "completed")
     assert caller.hooks.backlog == 0, "nothing is taken on any more"
+
+
+async def test_one_that_exits_when_it_is_ended_does_not_end_the_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = asyncio.Event()
+
+    async def exits(_: Told) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            sys.exit(1)
+
+    caller = Caller(declared(exits))
+    caller.hooks.tell(row(), "completed")
+    await begun.wait()
+    await caller.hooks.drain(0, asyncio.Event(), 5)
+    caller.threads.close()
+    assert (len(logged(caplog, "jobs.hook.abandoned")), caller.hooks.backlog) == (1, 0)
 
 
 # --- declaring

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -121,6 +122,49 @@ async def test_none_is_started_before_there_is_work_and_then_kept(
         assert len(set(notes(note))) == 1
 
 
+async def test_a_job_does_not_see_context_variables_of_others(
+    table: Table, aconn: Conn, note: Path
+) -> None:
+    async with working(table, crunching.remembers, processes=1):
+        for number in range(1, 4):
+            await put(aconn, crunching.remembers, number, note)
+            await begun(note, number)
+    assert notes(note) == ["None"] * 3
+
+
+async def test_a_thread_left_behind_says_nothing_of_the_next_job(
+    table: Table, aconn: Conn, note: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "others"
+    async with working(table, crunching.lingers, crunching.slow, processes=1, drain=timedelta(0)):
+        await put(aconn, crunching.lingers, 0, note)
+        await begun(note)
+        await until(lambda: not table.count_live(), "the end of the first")
+        id = await put(aconn, crunching.slow, 0, other)
+        await begun(other)
+        await asyncio.sleep(1.5)  # longer than between two writes
+        found = await get_job(aconn, id)
+        go(note)
+    assert found is not None
+    assert found.progress is None
+
+
+async def test_one_that_somebody_else_has_waited_for_is_replaced(
+    table: Table, aconn: Conn, note: Path
+) -> None:
+    """As where the application ignores SIGCHLD: the kernel keeps nothing of it to be looked at."""
+    async with working(table, crunching.silent):
+        await put(aconn, crunching.silent, 0, note)
+        (first,) = await begun(note)
+        await until(lambda: not table.count_live(), "the end")
+        os.kill(int(first), signal.SIGKILL)
+        os.waitpid(int(first), 0)  # noqa: ASYNC222 (it is dead)
+        await put(aconn, crunching.silent, 0, note)
+        await begun(note, 2)
+        await until(lambda: not table.count_live(), "the end of the second")
+    assert table.counters() == {"completed": 2}
+
+
 async def test_there_are_never_more_than_allowed(table: Table, aconn: Conn, note: Path) -> None:
     async with working(table, crunching.slow, queues={"default": 5}) as worker:
         ids = [await put(aconn, crunching.slow, 0, note) for _ in range(4)]
@@ -142,8 +186,9 @@ async def test_there_are_never_more_than_allowed(table: Table, aconn: Conn, note
         (2, "Terminal", "the account is closed"),
         (3, "SystemExit", "leaving"),
         (4, "GeneratorExit", ""),
+        (5, "QuittingError", "not to be copied"),
     ],
-    ids=["plain", "unpicklable", "terminal", "exit", "generator-exit"],
+    ids=["plain", "unpicklable", "terminal", "exit", "generator-exit", "exit-of-a-copy"],
 )
 async def test_an_error_keeps_its_name_text_and_traceback(
     table: Table, aconn: Conn, note: Path, n: int, kind: str, text: str

@@ -290,6 +290,31 @@ async def test_a_refused_progress_costs_nothing_but_itself(
     assert logged(caplog, "jobs.worker.progress_refused")
 
 
+async def test_nor_does_one_that_cannot_be_sent_at_all(
+    table: Table, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever that raises: outcomes are settled by the same loop."""
+    sent = asyncio.Event()
+
+    async def odd(*_: object, **__: object) -> None:
+        sent.set()
+        raise LookupError("an error of our own")
+
+    monkeypatch.setattr(reporter, "write_progress_async", odd)
+
+    @job()
+    async def work(input: Input, run: jobs.Run) -> None:
+        run.progress(0.5)
+        await sent.wait()
+        run.progress(input.n)
+
+    (id,) = table.enqueue(work)
+    async with serving(table.database, work):
+        await until(lambda: table.settled(id), "the end")
+    assert table.settled(id).state == "completed"
+    assert len(logged(caplog, "jobs.worker.progress_refused")) == 2
+
+
 async def test_the_deadline_is_there_for_the_body(table: Table) -> None:
     seen: list[Any] = []
 

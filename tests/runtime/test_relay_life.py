@@ -20,8 +20,9 @@ from tests.runtime.relaying import (
     relaying,
     stage,
 )
-from tests.runtime.working import execute, rows, until
+from tests.runtime.working import execute, leaving_nothing, rows, until
 from tests.support.server import Clones
+from tests.support.waiting import PATIENCE_SECONDS
 
 SECOND = timedelta(seconds=1)
 
@@ -36,6 +37,13 @@ def queue_database(clones: Clones) -> Iterator[str]:
 @pytest.fixture(params=["the same database", "another database"])
 def to(request: pytest.FixtureRequest, database: str, queue_database: str) -> str:
     return database if request.param == "the same database" else queue_database
+
+
+async def cancelled() -> None:
+    """Wait for something that is cancelled meanwhile, by nobody who means the one that waits."""
+    waited_for = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(waited_for.cancel)
+    await waited_for
 
 
 class TestLife:
@@ -104,6 +112,54 @@ class TestLife:
         with pytest.raises(jobs.DatabaseUnreachable, match="no broker"):
             await make(database, shut).start()
         assert shut.closed == 1
+
+    async def test_a_stop_ends_the_wait_for_a_sink_that_does_not_open(self, database: str) -> None:
+        opening = asyncio.Event()
+
+        class Hanging(Taker):
+            async def open(self) -> None:
+                opening.set()
+                await asyncio.Event().wait()
+
+        hanging = Hanging()
+        relay = make(database, hanging)
+        async with leaving_nothing(database):
+            running = asyncio.create_task(relay.run(signals=False))
+            await opening.wait()
+            relay.stop()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await running
+        assert (relay.stats().state, hanging.closed) == ("stopped", 1)
+
+    async def test_a_sink_that_something_cancels_from_within(self, database: str) -> None:
+        """A client that cancels what it waits for, where its connection ends for example."""
+
+        class Cancelling(Taker):
+            async def publish(self, messages: Sequence[Message]) -> Published:
+                if not self.batches:
+                    self.batches.append([])
+                    await cancelled()
+                return await super().publish(messages)
+
+            async def close(self) -> None:
+                await super().close()
+                await cancelled()
+
+        taker = Cancelling()
+        stage(database, 1)
+        relay = make(database, taker)
+        async with leaving_nothing(database), relay:
+            await until(lambda: taker.numbers == [1], "the second try")
+            assert relay.stats().failed == 1
+        assert (relay.stats().state, taker.closed) == ("stopped", 1)
+
+    async def test_and_one_whose_start_is_cancelled_so(self, database: str) -> None:
+        class Cancelling(Taker):
+            async def open(self) -> None:
+                await cancelled()
+
+        with pytest.raises(jobs.DatabaseUnreachable, match="cancelled from within"):
+            await make(database, Cancelling()).run(signals=False)
 
     async def test_an_unreachable_queue_fails_the_start(self, database: str) -> None:
         relay = make(database, "host=/nowhere dbname=none connect_timeout=1")

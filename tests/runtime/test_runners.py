@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import jobs
+from jobs.worker.lane import Lane
 from tests.runtime.working import Input, Table, job, make, rows, serving, until
 
 
@@ -81,6 +84,86 @@ async def test_a_cancellation_meets_no_other_job(database: str) -> None:
     ended = rows(database, "select name, state, count(*)::int as n from jobs.settled group by 1, 2")
     found = {(row.name, row.state): row.n for row in ended}
     assert found == {("odd", "completed"): 60, ("odd", "dead"): 30, ("awaits", "completed"): 200}
+
+
+async def test_nor_does_one_that_a_job_has_left_for_later(database: str) -> None:
+    """A timer that nobody stops, a timeout that nobody leaves, a registry with an entry a task."""
+    keyed: dict[asyncio.Task[object], int] = {}
+
+    @job(retry=jobs.Retry(attempts=1))
+    async def leaves(input: Input) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        assert task not in keyed
+        if input.n % 3 == 0:
+            asyncio.get_running_loop().call_later(0.01, task.cancel)
+        elif input.n % 3 == 1:
+            await asyncio.timeout(0.01).__aenter__()
+        else:
+            keyed[task] = input.n
+
+    @job(retry=jobs.Retry(attempts=1))
+    async def awaits(_: Input) -> None:
+        await asyncio.sleep(0.02)
+
+    table = Table(database)
+    for _ in range(5):
+        table.enqueue(leaves, 6)
+        table.enqueue(awaits, 4)
+    async with serving(database, leaves, awaits, queues={"default": 2}) as worker:
+        await until(lambda: not table.count_live(), "the end")
+        assert (worker.stats().completed, worker.stats().ended) == (50, 0)
+
+
+async def test_a_task_is_used_again_by_jobs_that_keep_nothing_of_it(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job()
+    async def tidy(_: Input) -> None:
+        async with asyncio.timeout(1):
+            await asyncio.sleep(0)
+
+    @job()
+    async def fails(_: Input, run: jobs.Run) -> None:
+        if run.attempt == 1:
+            raise ValueError
+
+    table = Table(database)
+    hired = 0
+    async with serving(database, tidy, fails, queues={"default": 1}) as worker:
+        hire = worker._crew._hire
+
+        def counted(lane: Lane) -> None:
+            nonlocal hired
+            hired += 1
+            hire(lane)
+
+        monkeypatch.setattr(worker._crew, "_hire", counted)
+        table.enqueue(tidy, 50)
+        table.enqueue(fails, 10)
+        await until(lambda: worker.stats().completed == 60, "the end")
+    assert hired == 1
+
+
+async def test_one_that_is_cancelled_while_it_waits_for_a_job_loses_none(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By somebody who cancels every task, in the moment when a claim is answered."""
+    table = Table(database)
+    async with serving(database, short) as worker:
+        table.enqueue(short)
+        await until(lambda: worker.stats().completed == 1, "a runner that waits")
+        take = worker._claimer._take
+
+        def cancelling(*what: Any) -> None:
+            for runner in worker._crew._runners:
+                runner.cancel()
+            take(*what)
+
+        worker._claimer._take = cancelling
+        table.enqueue(short)
+        await until(lambda: worker.stats().completed == 2, "the next")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_the_tools_of_asyncio_work_in_job_after_job(database: str) -> None:

@@ -117,6 +117,38 @@ class TestBadRows:
             await until(lambda: fired(database, "ahead"), "it to fire")
 
 
+class TestOpenTransactions:
+    async def test_whoever_holds_a_schedule_stops_only_it(
+        self, database: str, caplog: pytest.LogCaptureFixture
+    ):
+        def declared(**options: Any) -> Any:
+            @yearly(**options)
+            def version() -> Iterator[jobs.Entry]:
+                yield work, Input()
+
+            return version
+
+        async with scheduling(database, declared()):
+            await until(lambda: schedule(database, "version"), "it to be armed")
+        for name in ("held", "good"):
+            store(database, name)
+        with psycopg.connect(database) as operator:
+            control.rearm_schedule(operator, "held")
+            control.rearm_schedule(operator, "version")
+            async with scheduling(database, declared(cron="0 0 2 1 *")) as scheduler:
+                await until(lambda: len(fired(database, "good")) >= 3, "three ticks of the other")
+                assert fired(database, "held") == []
+                assert schedule(database, "version").cron == "0 0 1 1 *"
+                operator.rollback()
+                await until(lambda: fired(database, "held"), "it to fire")
+                await until(
+                    lambda: schedule(database, "version").cron == "0 0 2 1 *", "the new definition"
+                )
+                stats = scheduler.stats()
+        assert (stats.failed, stats.overtaken) == (0, 0)
+        assert logged(caplog, "jobs.scheduler.trouble") == []
+
+
 class TestFunctions:
     async def test_one_that_raises_stops_only_itself(
         self, database: str, caplog: pytest.LogCaptureFixture
@@ -144,6 +176,24 @@ class TestFunctions:
         occurrences = [datetime.fromisoformat(one) for one in fired(database, "raising")]
         assert occurrences == sorted(set(occurrences))
         assert logged(caplog, "jobs.scheduler.task_failed") != []
+
+    async def test_one_whose_error_has_no_text_stops_only_itself(self, database: str):
+        class Mute(Exception):  # noqa: N818
+            def __str__(self) -> str:
+                raise OSError
+
+        @each_second()
+        def raising() -> list[jobs.Entry]:
+            raise Mute
+
+        @each_second()
+        def fine() -> Iterator[jobs.Entry]:
+            yield work, Input()
+
+        async with scheduling(database, raising, fine) as scheduler:
+            await until(lambda: "Mute" in error_of(database, "raising"), "the mark")
+            await until(lambda: len(fired(database, "fine")) >= 2, "the other to fire")
+            assert scheduler.stats().failed >= 1
 
     async def test_what_cannot_fire_is_waited_for(
         self, database: str, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,7 @@ from devkit.proxy import Proxy
 from devkit.rundir import run_dir
 from jobs.errors import ConfigError
 from jobs.service import listener
-from jobs.worker import claimer, config, register
+from jobs.worker import claimer, config, register, slots
 from tests.runtime.working import Input, Table, execute, job, make, rows, serving, until
 from tests.support.server import Clones
 
@@ -40,6 +40,11 @@ _TERMINATE = """
 
 @job()
 async def noop(_: Input) -> None:
+    pass
+
+
+@job(concurrency=1)
+async def alone(_: Input) -> None:
     pass
 
 
@@ -85,7 +90,8 @@ def claims(database: str) -> Any:
             "with total as (select coalesce(sum(s.calls), 0)::int as calls"
             " from pg_stat_statements as s join pg_database as d on d.oid = s.dbid"
             " where d.datname = current_database() and s.query like %s"
-            " and s.query not like '%%pg_stat_statements%%'),"
+            " and s.query not like '%%pg_stat_statements%%'"
+            " and s.query not in ('BEGIN', 'COMMIT')),"
             " reset as (select pg_stat_statements_reset(0, d.oid, 0) from pg_database as d"
             " where %s and d.datname = current_database())"
             " select total.calls from total left join reset on true",
@@ -186,6 +192,7 @@ class TestIdle:
 
     @pytest.mark.serial
     @pytest.mark.parametrize(("listen", "most"), [("auto", 12), (False, 30)])
+    @pytest.mark.parametrize("used", ["nothing", "keys", "tenants"])
     async def test_statements_an_idle_minute(
         self,
         database: str,
@@ -193,10 +200,12 @@ class TestIdle:
         monkeypatch: pytest.MonkeyPatch,
         listen: Any,
         most: int,
+        used: str,
     ) -> None:
         """60 s / 5 s = 12 with a live wake, 60 s / 2 s = 30 without; nothing else is sent.
 
-        Two of them are signs of life for the registry, which look at the queues as well.
+        Two of them are signs of life for the registry, which look at the queues as well. One that
+        limits tenants asks in two statements, of which it sends the second where there is a reason.
         """
         faster = self.FASTER
         monkeypatch.setattr(config, "IDLE_POLL", config.IDLE_POLL / faster)
@@ -204,8 +213,16 @@ class TestIdle:
         monkeypatch.setattr(listener, "PING_EVERY", listener.PING_EVERY / faster)
         for module in (register, claimer):
             monkeypatch.setattr(module, "BEAT_EVERY", module.BEAT_EVERY / faster)
+        for name in ("LOOK_EVERY", "TIDY_EVERY"):
+            monkeypatch.setattr(slots, name, getattr(slots, name) / faster)
         poll = timedelta(seconds=0.25) / faster
-        async with serving(database, noop, poll=poll, idle_poll=None, listen=listen) as worker:
+        # Lapsed leases are looked for by every look, as they are in a minute of the usual length.
+        lease = timedelta(seconds=1)
+        options: dict[str, Any] = {"poll": poll, "idle_poll": None, "listen": listen}
+        if used == "tenants":
+            options["limits"] = jobs.Limits(per_tenant=5, rate_per_tenant=10)
+        handle = alone if used == "keys" else noop
+        async with serving(database, handle, lease=lease, **options) as worker:
             await until(lambda: not listen or live(worker), "the probe to arrive")
             await asyncio.sleep(20 / faster)  # the waits double up to the ceiling
             claims()

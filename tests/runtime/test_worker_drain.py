@@ -8,12 +8,14 @@ import gc
 import logging
 import threading
 import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import jobs
+from jobs.service.link import Link
 from jobs.worker.demand import Ask
 from jobs.worker.held import Held
 from tests.runtime.working import (
@@ -24,6 +26,7 @@ from tests.runtime.working import (
     leaving_nothing,
     logged,
     make,
+    rows,
     serving,
     sessions,
     tasks,
@@ -351,3 +354,37 @@ async def test_nothing_of_a_job_is_kept(database: str, caplog: pytest.LogCapture
         gc.collect()
         kept = [one for one in gc.get_objects() if isinstance(one, Held | jobs.Run)]
         assert len(kept) <= 2 * 5, "at most what each slot has in hand"
+
+
+async def test_a_drain_sends_one_statement_at_a_time_on_each_connection(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed back and who was let out of a line is told at the same time."""
+    under_way: Counter[Link] = Counter()
+    most = 0
+    call = Link.call
+
+    async def counted(self: Link, statement: Any, seconds: float) -> Any:
+        nonlocal most
+        under_way[self] += 1
+        most = max(most, under_way[self])
+        try:
+            return await call(self, statement, seconds)
+        finally:
+            under_way[self] -= 1
+
+    gate = asyncio.Event()
+
+    @job(concurrency=1)
+    async def keyed(_: Input) -> None:
+        gate.set()
+        await asyncio.Event().wait()
+
+    table = Table(database)
+    table.enqueue(keyed, 3)
+    monkeypatch.setattr(Link, "call", counted)
+    async with serving(database, keyed, drain=timedelta(0)):
+        await gate.wait()
+        line = "select id from jobs.job where state = 'blocked'"
+        await until(lambda: len(rows(database, line)) == 2, "the line")
+    assert most == 1

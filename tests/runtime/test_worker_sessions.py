@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import AsyncConnection, Connection
 
 import jobs
 import jobs.control as control
 from jobs.connecting import session
-from jobs.service.link import Target
+from jobs.service.link import Link, Target
 from tests.runtime.ticking import fired, scheduling, store, work
 from tests.runtime.working import Input, Table, execute, job, make, until
 
@@ -39,6 +41,30 @@ async def test_the_statements_run_at_the_level_they_were_made_for(strict: str) -
         assert level(conn.execute(_LEVEL).fetchone()) == "read committed"
     async with await Target.of(strict, "test").open_async() as aconn:
         assert level(await (await aconn.execute(_LEVEL)).fetchone()) == "read committed"
+
+
+async def test_a_session_that_could_not_be_checked_is_not_used(
+    database: str, conn: Connection[Any]
+) -> None:
+    """A migration that holds the table of versions, say. It would be used unprepared for ever."""
+    target = Target.of(database, "test")
+    impatient = target.options.replace("lock_timeout=5s", "lock_timeout=100ms")
+    link = Link(replace(target, options=impatient))
+    with conn.transaction():
+        conn.execute("lock table jobs.migration")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            await link.open()
+        assert not link.connected
+    try:
+        await link.open()
+        assert await link.call(threshold, 10) == 0
+    finally:
+        await link.close()
+
+
+async def threshold(conn: AsyncConnection[Any]) -> int | None:
+    """After how many calls a statement is prepared."""
+    return conn.prepare_threshold
 
 
 async def test_a_worker_serves_a_database_with_a_stricter_default(strict: str) -> None:
@@ -71,7 +97,7 @@ async def test_what_a_database_shows_otherwise_is_read_all_the_same(
     async def plain(_: Input) -> None:
         pass
 
-    id = Table(database).enqueue(plain, 1)[0]
+    Table(database).enqueue(plain)
     with psycopg.connect(database) as conn:
         plain.stage(conn, Input())
     store(database, "each second")
@@ -82,7 +108,6 @@ async def test_what_a_database_shows_otherwise_is_read_all_the_same(
         await until(lambda: fired(database, "each second"), "a fire")
     with session(database) as conn:
         assert control.get_schedule(conn, "each second").every == timedelta(seconds=1)
-    assert Table(database).settled(id).state == "completed"
 
 
 async def test_a_limit_on_idle_sessions_is_not_for_those_that_listen(

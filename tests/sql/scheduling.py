@@ -25,6 +25,16 @@ def tick(conn: Conn, holder: str = "one") -> leader_sql.TickSchedulerRow:
 
 
 def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **more: Any) -> int:
+    """`ArmSchedules` of one task; whether it was new or changed."""
+    row = arming(conn, name, cron, **more)
+    assert row.busy == 0
+    return row.armed
+
+
+def arming(
+    conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **more: Any
+) -> sql.ArmSchedulesRow:
+    """`ArmSchedules` of one task."""
     given: dict[str, Any] = {
         "every": None,
         "anchor": None,
@@ -33,7 +43,7 @@ def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **mor
         "max_catch_up": 10,
         "replace": True,
     } | more
-    return sql.arm_schedules(
+    row = sql.arm_schedules(
         conn,
         names=[name],
         crons=[cron],
@@ -44,6 +54,8 @@ def arm(conn: Conn, name: str = "nightly", cron: str | None = "0 3 * * *", **mor
         max_catch_ups=[given["max_catch_up"]],
         replace=given["replace"],
     )
+    assert row is not None
+    return strict(sql.ArmSchedulesRow, [row])[0]
 
 
 def create(conn: Conn, name: str = "made", **more: Any) -> int:

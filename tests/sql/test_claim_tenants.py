@@ -19,6 +19,7 @@ from jobs_sql.claim import ClaimJobsRow
 from jobs_sql.tenants import ChooseJobsRow, choose_jobs
 from tests.sql import tables
 from tests.sql.calls import HOUR, claim, enqueue, made, running, seed, strict
+from tests.sql.keys import keyed
 from tests.sql.soak import soak
 from tests.sql.volume import never_analysed
 from tests.support.buffers import Plan, explain
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.majors
 
 Conn = Connection[Any]
 LOUD = 50_000
+NO_LOOKS = {"rescue": False, "sweep": False, "tidy": False}
 PAST = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 AS_OUR_WORKERS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
 
@@ -46,16 +48,16 @@ class Process:
         began = time.monotonic()
         with self.conn.transaction():
             chosen = self.choose(asked, began)
-            steer = self.steering.chosen(asked, chosen)
+            steer, _ = self.steering.chosen(asked, chosen)
             rows = claim(self.conn, asked, worker=worker, rescue=rescue, **steer._asdict())
         self.steering.learn(asked, rescue, rows, began, time.monotonic())
         admit = self.steering.limiter.admit
         self.grants = [admit(r.queue, r.tenant, began) for r in rows if r.verdict == "claimed"]
         return rows
 
-    def choose(self, room: Mapping[str, int], now: float) -> list[ChooseJobsRow]:
+    def choose(self, room: Mapping[str, int], now: float, **looks: bool) -> list[ChooseJobsRow]:
         """The statement before the claim."""
-        asked = self.steering.choose(room, now)._asdict()
+        asked = self.steering.choose(room, now)._asdict() | NO_LOOKS | looks
         rows = choose_jobs(self.conn, queues=list(room), free=list(room.values()), **asked)
         return strict(ChooseJobsRow, rows)
 
@@ -232,6 +234,34 @@ class TestStatement:
         rows = process.claim(2, rescue=True)
         assert Counter(row.tenant for row in rows) == {"a": 1, "b": 1}
 
+    def test_it_says_whether_a_claim_of_none_has_something_to_do(self, conn: Conn) -> None:
+        """So that none is sent where a process has nothing to do."""
+        process = Process(conn, per_tenant=5)
+
+        def more(queue: str = "q", **looks: bool) -> bool:
+            rows = process.choose({queue: 1}, 0.0, **looks)
+            return [row.kind for row in rows] == ["more"]
+
+        every = dict.fromkeys(NO_LOOKS, True)
+        assert not more(**every)
+        (id, _) = running(conn, tenant="a")
+        assert not more(**every), "its lease holds"
+        tables.lapse(conn, id)
+        assert more(rescue=True)
+        assert not more(sweep=True, tidy=True)
+        assert not more("another", rescue=True)
+        conn.execute("insert into jobs.pause (kind, name) values ('queue', 'q')")
+        assert not more(rescue=True)
+        conn.execute("delete from jobs.pause")
+        conn.execute("delete from jobs.job")
+        conn.execute("insert into jobs.slot values (1, gen_random_uuid(), 'k')")
+        assert more(tidy=True)
+        assert not more(rescue=True, sweep=True)
+        keyed(conn, "k", 1)
+        claim(conn)
+        assert more(sweep=True), "it was parked"
+        assert not more(rescue=True)
+
     def test_two_processes_take_different_jobs(self, database: str) -> None:
         with psycopg.connect(database, autocommit=True) as conn:
             for tenant in "abcde":
@@ -284,6 +314,7 @@ class TestCost:
     def look(self, process: Process, room: Mapping[str, int]) -> Plan:
         """The plan of the next choice."""
         asked = process.steering.choose(room, time.monotonic())._asdict()
+        asked |= dict.fromkeys(NO_LOOKS, True)
         given = {"queues": list(room), "free": list(room.values()), **asked}
         plan = explain(process.conn, "ChooseJobs", generic=True, **given)
         for table in ("job", "pause"):

@@ -11,7 +11,7 @@ import pytest
 from psycopg import Connection
 
 from jobs_sql import control as sql
-from tests.sql import tables
+from tests.sql import staging, tables
 from tests.sql.calls import (
     HOUR,
     NOTHING,
@@ -213,6 +213,28 @@ class TestAmongOthers:
         operator.blocked(by=body)
         body.run(Connection.commit)
         assert verdicts(operator.result()) == ["requeued"]
+
+    def test_it_takes_keys_in_the_order_in_which_a_relay_does(
+        self, conn: Conn, session: Sessions
+    ) -> None:
+        """Each has one of two keys when it asks for the other: a deadlock, were the orders two."""
+        keys = [("b", "a"), ("ab", "ab"), ("a", "b")]
+        ids = [
+            ended(conn, "dead", name=name, tenant=tenant, idempotency_key="k")
+            for name, tenant in keys
+        ]
+        for name, tenant in (keys[0], keys[2]):
+            staging.stage(conn, name=name, tenant=tenant, idempotency_key="k")
+        rows = staging.claim(conn, staging.take(conn))
+        between, operator, relay = session("between", autocommit=False), *map(session, "or")
+        between.run(enqueue, name="ab", tenant="ab", idempotency_key="k")
+        operator.start(requeue, *ids)
+        operator.blocked(by=between)
+        relay.start(staging.publish, rows)
+        relay.blocked(by=operator)
+        between.run(Connection.rollback)
+        assert operator.result() == [REQUEUED] * 3
+        assert [row.verdict for row in relay.result().values()] == ["unknown"] * 2, "met, not seen"
 
     def test_a_supplied_id_is_not_enqueued_beside_it(self, conn: Conn, session: Sessions) -> None:
         id = ended(conn, "dead")

@@ -119,5 +119,24 @@ def test_a_page_and_the_figures_read_as_much_as_they_show(probe: Conn) -> None:
     )
     assert plan.rows == 100
     by_index(plan)
+    first = plan.buffers
+    after_at, after_id = probe.execute(
+        "select staged_at, id from jobs.outbox where published_at is null"
+        " order by staged_at, id offset %s limit 1",
+        [ROWS // 3 - 150],
+    ).fetchone() or (None, None)
+    plan = explain(
+        probe,
+        "ListOutbox",
+        generic=True,
+        waiting=True,
+        parked=True,
+        after_at=after_at,
+        after_id=after_id,
+        most=100,
+    )
+    assert plan.rows == 100
+    by_index(plan)
+    assert plan.buffers <= first + 10, "a page from the end costs a page"
     plan = explain(probe, "ReadOutboxStats", generic=True, most=BATCH)
     by_index(plan)

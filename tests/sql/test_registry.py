@@ -102,6 +102,35 @@ class TestBeats:
         assert ids(conn) == {expired, alive}, "the locked one waits for the next"
         holder.run(Connection.rollback)
 
+    def test_two_that_were_silent_do_not_wait_for_each_other(
+        self, conn: Conn, session: Callable[..., Session]
+    ) -> None:
+        """Each finds the other's row expired, after the database was away for a while say."""
+        (one, _), (two, _) = beat(conn, lifetime=GONE), beat(conn, lifetime=GONE)
+        conn.execute("""
+            create function public.hold() returns trigger language plpgsql as $$
+            begin
+                if current_setting('stepped.gate', true) = 'shut' then
+                    perform pg_advisory_xact_lock_shared(4712);
+                end if;
+                return old;
+            end
+            $$;
+            create trigger gate before delete on jobs.worker
+            for each row execute function public.hold();
+        """)
+        keeper, first, second = map(session, ("keeper", "first", "second"))
+        keeper.execute("select pg_advisory_lock(4712)").result()
+        first.execute("set stepped.gate = 'shut'").result()
+        first.start(beat, one, prune=True)
+        first.blocked(by=keeper)
+        second.start(beat, two, prune=True)
+        second.blocked(by=first)
+        keeper.execute("select pg_advisory_unlock(4712)").result()
+        first.result()
+        second.result()
+        assert ids(conn) == {one, two}
+
 
 class TestExpiry:
     def test_one_that_is_silent_is_not_listed_and_the_next_removes_it(self, conn: Conn) -> None:

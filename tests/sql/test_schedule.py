@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from jobs_sql import fire as fire_sql
 from jobs_sql import leader as leader_sql
@@ -17,6 +18,7 @@ from tests.sql.scheduling import (
     HOUR,
     Conn,
     arm,
+    arming,
     change,
     create,
     fire,
@@ -24,6 +26,7 @@ from tests.sql.scheduling import (
     set_back,
     tick,
 )
+from tests.support.stepped import Session
 
 pytestmark = pytest.mark.majors
 
@@ -148,6 +151,29 @@ class TestArmSchedules:
         assert arm(conn, cron="0 4 * * *") == 0
         assert read(conn).cron == "0 3 * * *"
 
+    def test_it_waits_for_nobody_who_holds_a_row(self, conn: Conn, session: Callable[..., Session]):
+        arm(conn)
+        arm(conn, "other")
+        operator, other = session("operator", autocommit=False), session("other")
+        operator.run(change, "nightly", rearm=True)
+        assert other.run(arming) == (0, 0), "there is nothing to change"
+        assert other.run(arming, cron="0 4 * * *") == (0, 1)
+        assert other.run(arming, "other", cron="0 4 * * *") == (1, 0)
+        operator.run(Connection.commit)
+        assert arming(conn, cron="0 4 * * *") == (1, 0)
+        assert read(conn).revision == 3
+
+    def test_two_that_change_it_alike_change_it_once(
+        self, conn: Conn, session: Callable[..., Session]
+    ):
+        arm(conn)
+        one, two = session("one", autocommit=False), session("two")
+        assert one.run(arming, cron="0 4 * * *") == (1, 0)
+        assert two.run(arming, cron="0 4 * * *") == (0, 1)
+        one.run(Connection.commit)
+        assert two.run(arming, cron="0 4 * * *") == (0, 0)
+        assert read(conn).revision == 2
+
 
 class TestStoredSchedules:
     def test_a_name_is_taken_once(self, conn: Conn):
@@ -201,6 +227,15 @@ class TestStoredSchedules:
         assert read(conn, "made").error == "no"
         assert fire_sql.mark_schedule(conn, name="made", revision=1, error=None) == 1
         assert read(conn, "made").error_at is None
+
+    def test_a_mark_waits_for_nobody(self, conn: Conn, session: Callable[..., Session]):
+        create(conn)
+        operator, scheduler = session("operator", autocommit=False), session("scheduler")
+        operator.run(change, max_catch_up=11)
+        mark = {"name": "made", "revision": 1, "error": "no"}
+        assert scheduler.run(lambda c: fire_sql.mark_schedule(c, **mark)) == 0
+        operator.run(Connection.rollback)
+        assert scheduler.run(lambda c: fire_sql.mark_schedule(c, **mark)) == 1
 
     def test_the_list_is_in_order_of_the_bytes_of_the_names(self, conn: Conn):
         for name in ("b", "\u00e4", "a", "B"):

@@ -192,7 +192,9 @@ class TestFireSchedule:
 class TestTwoAtOnce:
     """Two schedulers fire one occurrence at the same time."""
 
-    def test_the_second_waits_and_fires_nothing(self, conn: Conn, session: Callable[..., Session]):
+    def test_the_second_fires_nothing_and_waits_for_nobody(
+        self, conn: Conn, session: Callable[..., Session]
+    ):
         arm(conn)
         set_back(conn)
         row = read(conn)
@@ -200,10 +202,10 @@ class TestTwoAtOnce:
         known = {"watermark": row.watermark, "revision": row.revision}
         one.run(lambda c: c.execute("begin"))
         assert one.run(lambda c: fire(c, **known)).verdict == "fired"
-        two.start(lambda c: fire(c, **known))
-        two.blocked(by=one)
+        answer = two.run(lambda c: fire(c, **known))
+        assert (answer.verdict, answer.job_count) == ("busy", 0)
         one.run(lambda c: c.execute("commit"))
-        answer = two.result()
+        answer = two.run(lambda c: fire(c, **known))
         assert (answer.verdict, answer.job_count) == ("moved", 0)
         assert jobs(conn) == 1
 
@@ -217,27 +219,33 @@ class TestTwoAtOnce:
         known = {"watermark": row.watermark, "revision": row.revision}
         one.run(lambda c: c.execute("begin"))
         one.run(lambda c: fire(c, **known))
-        two.start(lambda c: fire(c, **known))
-        two.blocked(by=one)
+        assert two.run(lambda c: fire(c, **known)).verdict == "busy"
         one.run(lambda c: c.execute("rollback"))
-        answer = two.result()
+        answer = two.run(lambda c: fire(c, **known))
         assert (answer.verdict, answer.job_count) == ("fired", 1)
         assert jobs(conn) == 1
 
+    @pytest.mark.parametrize("commits", [True, False])
+    @pytest.mark.parametrize("act", ["change", "remove"])
     def test_a_change_and_a_fire_do_not_pass_each_other(
-        self, conn: Conn, session: Callable[..., Session]
+        self, conn: Conn, session: Callable[..., Session], act: str, commits: bool
     ):
         create(conn)
         set_back(conn, "made")
         row = read(conn, "made")
+        known = {"watermark": row.watermark, "revision": row.revision}
         one, two = session("one"), session("two")
         one.run(lambda c: c.execute("begin"))
-        assert one.run(lambda c: change(c, input='{"n":2}')) == 1
-        two.start(lambda c: fire(c, "made", watermark=row.watermark, revision=row.revision))
-        two.blocked(by=one)
-        one.run(lambda c: c.execute("commit"))
-        assert two.result().job_count == 0
-        assert jobs(conn) == 0
+        if act == "change":
+            assert one.run(lambda c: change(c, input='{"n":2}')) == 1
+        else:
+            assert one.run(lambda c: sql.remove_schedule(c, name="made")) == 1
+        answer = two.run(lambda c: fire(c, "made", **known))
+        assert (answer.verdict, answer.job_count) == ("busy", 0)
+        one.run(lambda c: c.execute("commit" if commits else "rollback"))
+        expected = {"change": "changed", "remove": "gone"}[act] if commits else "fired"
+        assert two.run(lambda c: fire(c, "made", **known)).verdict == expected
+        assert jobs(conn) == (0 if commits else 1)
 
     def test_fires_of_two_schedules_do_not_wait_for_each_other(
         self, conn: Conn, session: Callable[..., Session]
