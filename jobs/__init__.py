@@ -169,7 +169,10 @@ if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Tell a missing name of this library from one of an application's own ``jobs.py``."""
-        if not name.startswith("_"):
+        from importlib.util import find_spec
+
+        # Who imports a module of this package asks for it as an attribute first.
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
             from jobs.registry import find_shadowed
 
             shadowed = find_shadowed()

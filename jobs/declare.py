@@ -35,7 +35,7 @@ from jobs.definition import (
 from jobs.errors import DeclarationError, DuplicateName, IdempotencyRequired, TenantRequired
 from jobs.handle import BUILDER, JobHandle
 from jobs.hooks import Hook, checked_hook
-from jobs.payload import text_problem
+from jobs.payload import plain_text, text_problem
 from jobs.results import ResultCodec
 from jobs.retry import LONGEST, Retry
 
@@ -105,7 +105,7 @@ class Declaration:
         name = self._name
         if name is None:
             name = getattr(fn, "__name__", "")
-            _check_text("name", name)
+        name = _checked_text("name", name)
         handle = JobHandle(
             name=name,
             input_type=model,
@@ -216,9 +216,9 @@ def _job(
         _check_function("tenant", tenant, "jobs.NO_TENANT")
     if not isinstance(idempotency_key, NoKey):
         _check_function("idempotency_key", idempotency_key, "jobs.NO_KEY")
-    _check_text("queue", queue)
+    queue = _checked_text("queue", queue)
     if name is not None:
-        _check_text("name", name)
+        name = _checked_text("name", name)
     if idempotency_scope not in ("live", "waiting"):
         raise DeclarationError(
             f"idempotency_scope: must be 'live' or 'waiting', and is {idempotency_scope!r:.200}"
@@ -268,10 +268,11 @@ _job.__name__ = _job.__qualname__ = "job"
 job: _Job = _job
 
 
-def _check_text(what: str, value: object) -> None:
+def _checked_text(what: str, value: object) -> str:
     problem = text_problem(value, NAME_LIMIT)
     if problem is not None:
         raise DeclarationError(f"{what}: {problem}")
+    return plain_text(value)
 
 
 def _check_function(what: str, value: object, instead: str) -> None:

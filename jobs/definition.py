@@ -19,7 +19,7 @@ from jobs.enqueue import OnConflict, Row, Target
 from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequired
 from jobs.hooks import Hook
 from jobs.ids import uuid7
-from jobs.payload import Codec, text_problem
+from jobs.payload import Codec, plain_text, text_problem
 from jobs.results import ResultCodec
 from jobs.retry import LONGEST, Retry
 
@@ -190,7 +190,7 @@ class Definition(Generic[M, R]):
         problem = key_problem(key)
         if problem is not None:
             raise InvalidInput(problem, field="concurrency.key")
-        return self.concurrency.full_key(self.name, str(key))
+        return self.concurrency.full_key(self.name, plain_text(key))
 
     def describe(self) -> dict[str, Any]:
         """Return what was declared as plain JSON values, durations in seconds."""
@@ -329,7 +329,7 @@ def _checked_text(what: str, value: object, limit: int) -> str:
     problem = text_problem(value, limit)
     if problem is not None:
         raise InvalidInput(problem, field=what)
-    return str(value)
+    return plain_text(value)
 
 
 def check_when(delay: timedelta | None, run_at: datetime | None) -> None:

@@ -126,7 +126,8 @@ class DuplicateJob(EnqueueError):
 
 
 class ConnectionUnsupported(EnqueueError, TypeError):
-    """Raised when something other than a psycopg 3 connection is given to enqueue on."""
+    """Raised when a connection cannot be enqueued on: it is no psycopg 3 connection, or its
+    encoding lacks a character of the job."""
 
     code = "JOB_CONNECTION_UNSUPPORTED"
     fix = "Pass a psycopg.Connection or psycopg.AsyncConnection, for example one from a pool."

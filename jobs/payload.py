@@ -134,6 +134,11 @@ def text_problem(value: object, limit: int) -> str | None:
     return None if size <= limit else f"is {size:,} bytes of UTF-8, and the limit is {limit:,}"
 
 
+def plain_text(value: object) -> str:
+    """Return a text that has been checked as a plain str: of an enum the value, not its name."""
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
 def _plain(text: str) -> object:
     try:
         return json.loads(text)

@@ -103,6 +103,8 @@ def send(conn: Connection[Any], plan: Callable[[], Plan[T]], guard: Guard = Guar
             pause = next(pauses, None)
             if pause is None or not _may_repeat(conn, guard, error):
                 raise _contended(error) from error
+        except UnicodeEncodeError as error:
+            raise _unspeakable(conn, error) from error
         time.sleep(pause)
 
 
@@ -120,6 +122,8 @@ async def send_async(
             pause = next(pauses, None)
             if pause is None or not _may_repeat(conn, guard, error):
                 raise _contended(error) from error
+        except UnicodeEncodeError as error:
+            raise _unspeakable(conn, error) from error
         await asyncio.sleep(pause)
 
 
@@ -193,3 +197,16 @@ def _wraps(conn: Connection[Any] | AsyncConnection[Any], guard: Guard) -> bool:
 def _contended(error: psycopg.Error) -> EnqueueContended:
     message = error.diag.message_primary or str(error).partition("\n")[0]
     return EnqueueContended(f"the database gave up waiting for other sessions: {message}")
+
+
+def _unspeakable(
+    conn: Connection[Any] | AsyncConnection[Any], error: UnicodeEncodeError
+) -> UnicodeEncodeError | ConnectionUnsupported:
+    """What is sent has been proven to have a UTF-8 form, so it is the encoding of the session."""
+    encoding = conn.info.encoding
+    if encoding in ("utf-8", "ascii"):  # what psycopg sends as UTF-8: not about what we send
+        return error
+    return ConnectionUnsupported(
+        f"the client_encoding of the connection, {encoding}, lacks a character of the job",
+        fix="Connect with client_encoding=utf8.",
+    )

@@ -22,17 +22,3 @@ select /* jobs:read_session */
         ),
         0
     )::integer as schema_version;
-
--- name: ShowTimesPlainly :exec
--- purpose: have times and durations shown in the one form that psycopg reads, where the server, the
---     database or the role has them shown otherwise.
--- callers: jobs.connecting (readable, readable_async), once after a connect of our own, and only
---     where the server has told at the connect that it is needed
--- tx: own autocommitted statement
--- locks: none
--- index: none
--- fence: none, it reads no table
--- cost: no table is read
-select /* jobs:show_times_plainly */
-    set_config('datestyle', 'ISO', false)::text as datestyle,
-    set_config('intervalstyle', 'postgres', false)::text as intervalstyle;

@@ -270,7 +270,7 @@ def _body(statement: Statement, flavour: Flavour) -> list[str]:
         return lines
     if statement.params or statement.columns:
         oids = f"_{statement.constant}_OIDS" if statement.columns else "()"
-        lines.append(f"        _adapt.own(cur.adapters, {oids})")
+        lines.append(f"        _adapt.own(cur, {oids})")
     lines.extend(_execute(statement, f"        {wait}cur.execute"))
     if statement.command == ":many":
         lines.append(f"        return {wait}cur.fetchall()")

@@ -136,7 +136,7 @@ def insert_jobs(
     Source: queries/bulk.sql: InsertJobs
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             INSERT_JOBS,
             (
@@ -211,7 +211,7 @@ async def insert_jobs_async(
     Source: queries/bulk.sql: InsertJobs
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             INSERT_JOBS,
             (

@@ -863,7 +863,7 @@ def claim_jobs(
     Source: queries/claim.sql: ClaimJobs
     """
     with RawCursor(conn, row_factory=_CLAIM_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _CLAIM_JOBS_OIDS)
+        _adapt.own(cur, _CLAIM_JOBS_OIDS)
         cur.execute(
             CLAIM_JOBS,
             (
@@ -969,7 +969,7 @@ async def claim_jobs_async(
     Source: queries/claim.sql: ClaimJobs
     """
     async with AsyncRawCursor(conn, row_factory=_CLAIM_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _CLAIM_JOBS_OIDS)
+        _adapt.own(cur, _CLAIM_JOBS_OIDS)
         await cur.execute(
             CLAIM_JOBS,
             (

@@ -161,7 +161,7 @@ def find_enqueued(
     Source: queries/conflict.sql: FindEnqueued
     """
     with RawCursor(conn, row_factory=_FIND_ENQUEUED_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIND_ENQUEUED_OIDS)
+        _adapt.own(cur, _FIND_ENQUEUED_OIDS)
         cur.execute(
             FIND_ENQUEUED,
             (
@@ -219,7 +219,7 @@ async def find_enqueued_async(
     Source: queries/conflict.sql: FindEnqueued
     """
     async with AsyncRawCursor(conn, row_factory=_FIND_ENQUEUED_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIND_ENQUEUED_OIDS)
+        _adapt.own(cur, _FIND_ENQUEUED_OIDS)
         await cur.execute(
             FIND_ENQUEUED,
             (
@@ -260,7 +260,7 @@ def read_isolation(conn: Connection[Any]) -> str | None:
     Source: queries/conflict.sql: ReadIsolation
     """
     with RawCursor(conn, row_factory=_READ_ISOLATION_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_ISOLATION_OIDS)
+        _adapt.own(cur, _READ_ISOLATION_OIDS)
         cur.execute(READ_ISOLATION)
         return cur.fetchone()
 
@@ -284,7 +284,7 @@ async def read_isolation_async(conn: AsyncConnection[Any]) -> str | None:
     Source: queries/conflict.sql: ReadIsolation
     """
     async with AsyncRawCursor(conn, row_factory=_READ_ISOLATION_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_ISOLATION_OIDS)
+        _adapt.own(cur, _READ_ISOLATION_OIDS)
         await cur.execute(READ_ISOLATION)
         return await cur.fetchone()
 
@@ -328,7 +328,7 @@ def undo_republished(
     Source: queries/conflict.sql: UndoRepublished
     """
     with RawCursor(conn, row_factory=_UNDO_REPUBLISHED_ROWS) as cur:
-        _adapt.own(cur.adapters, _UNDO_REPUBLISHED_OIDS)
+        _adapt.own(cur, _UNDO_REPUBLISHED_OIDS)
         cur.execute(
             UNDO_REPUBLISHED,
             (
@@ -367,7 +367,7 @@ async def undo_republished_async(
     Source: queries/conflict.sql: UndoRepublished
     """
     async with AsyncRawCursor(conn, row_factory=_UNDO_REPUBLISHED_ROWS) as cur:
-        _adapt.own(cur.adapters, _UNDO_REPUBLISHED_OIDS)
+        _adapt.own(cur, _UNDO_REPUBLISHED_OIDS)
         await cur.execute(
             UNDO_REPUBLISHED,
             (

@@ -257,7 +257,7 @@ def cancel_jobs(
     Source: queries/control.sql: CancelJobs
     """
     with RawCursor(conn, row_factory=_CANCEL_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _CANCEL_JOBS_OIDS)
+        _adapt.own(cur, _CANCEL_JOBS_OIDS)
         cur.execute(
             CANCEL_JOBS,
             (
@@ -313,7 +313,7 @@ async def cancel_jobs_async(
     Source: queries/control.sql: CancelJobs
     """
     async with AsyncRawCursor(conn, row_factory=_CANCEL_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _CANCEL_JOBS_OIDS)
+        _adapt.own(cur, _CANCEL_JOBS_OIDS)
         await cur.execute(
             CANCEL_JOBS,
             (
@@ -526,7 +526,7 @@ def requeue_jobs(
     Source: queries/control.sql: RequeueJobs
     """
     with RawCursor(conn, row_factory=_REQUEUE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _REQUEUE_JOBS_OIDS)
+        _adapt.own(cur, _REQUEUE_JOBS_OIDS)
         cur.execute(
             REQUEUE_JOBS,
             (
@@ -582,7 +582,7 @@ async def requeue_jobs_async(
     Source: queries/control.sql: RequeueJobs
     """
     async with AsyncRawCursor(conn, row_factory=_REQUEUE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _REQUEUE_JOBS_OIDS)
+        _adapt.own(cur, _REQUEUE_JOBS_OIDS)
         await cur.execute(
             REQUEUE_JOBS,
             (
@@ -627,7 +627,7 @@ def pause_queue(
     Source: queries/control.sql: PauseQueue
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             PAUSE_QUEUE,
             (
@@ -667,7 +667,7 @@ async def pause_queue_async(
     Source: queries/control.sql: PauseQueue
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             PAUSE_QUEUE,
             (
@@ -710,7 +710,7 @@ def resume_queue(
     Source: queries/control.sql: ResumeQueue
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(RESUME_QUEUE, (_encode.text(queue),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -742,7 +742,7 @@ async def resume_queue_async(
     Source: queries/control.sql: ResumeQueue
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(RESUME_QUEUE, (_encode.text(queue),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():
@@ -790,7 +790,7 @@ def list_pauses(conn: Connection[Any]) -> list[ListPausesRow]:
     Source: queries/control.sql: ListPauses
     """
     with RawCursor(conn, row_factory=_LIST_PAUSES_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_PAUSES_OIDS)
+        _adapt.own(cur, _LIST_PAUSES_OIDS)
         cur.execute(LIST_PAUSES)
         return cur.fetchall()
 
@@ -814,6 +814,6 @@ async def list_pauses_async(conn: AsyncConnection[Any]) -> list[ListPausesRow]:
     Source: queries/control.sql: ListPauses
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_PAUSES_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_PAUSES_OIDS)
+        _adapt.own(cur, _LIST_PAUSES_OIDS)
         await cur.execute(LIST_PAUSES)
         return await cur.fetchall()

@@ -101,7 +101,7 @@ def fold_counters(
     Source: queries/counter.sql: FoldCounters
     """
     with RawCursor(conn, row_factory=_FOLD_COUNTERS_ROWS) as cur:
-        _adapt.own(cur.adapters, _FOLD_COUNTERS_OIDS)
+        _adapt.own(cur, _FOLD_COUNTERS_OIDS)
         cur.execute(FOLD_COUNTERS, (_encode.integer(most),))
         return cur.fetchone()
 
@@ -135,6 +135,6 @@ async def fold_counters_async(
     Source: queries/counter.sql: FoldCounters
     """
     async with AsyncRawCursor(conn, row_factory=_FOLD_COUNTERS_ROWS) as cur:
-        _adapt.own(cur.adapters, _FOLD_COUNTERS_OIDS)
+        _adapt.own(cur, _FOLD_COUNTERS_OIDS)
         await cur.execute(FOLD_COUNTERS, (_encode.integer(most),))
         return await cur.fetchone()

@@ -91,7 +91,7 @@ def read_due_ages(conn: Connection[Any]) -> list[ReadDueAgesRow]:
     Source: queries/due.sql: ReadDueAges
     """
     with RawCursor(conn, row_factory=_READ_DUE_AGES_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_DUE_AGES_OIDS)
+        _adapt.own(cur, _READ_DUE_AGES_OIDS)
         cur.execute(READ_DUE_AGES)
         return cur.fetchall()
 
@@ -117,6 +117,6 @@ async def read_due_ages_async(conn: AsyncConnection[Any]) -> list[ReadDueAgesRow
     Source: queries/due.sql: ReadDueAges
     """
     async with AsyncRawCursor(conn, row_factory=_READ_DUE_AGES_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_DUE_AGES_OIDS)
+        _adapt.own(cur, _READ_DUE_AGES_OIDS)
         await cur.execute(READ_DUE_AGES)
         return await cur.fetchall()

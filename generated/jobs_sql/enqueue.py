@@ -168,7 +168,7 @@ def enqueue_job(
     Source: queries/enqueue.sql: EnqueueJob
     """
     with RawCursor(conn, row_factory=_ENQUEUE_JOB_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOB_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOB_OIDS)
         cur.execute(
             ENQUEUE_JOB,
             (
@@ -271,7 +271,7 @@ async def enqueue_job_async(
     Source: queries/enqueue.sql: EnqueueJob
     """
     async with AsyncRawCursor(conn, row_factory=_ENQUEUE_JOB_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOB_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOB_OIDS)
         await cur.execute(
             ENQUEUE_JOB,
             (
@@ -535,7 +535,7 @@ def enqueue_jobs(
     Source: queries/enqueue.sql: EnqueueJobs
     """
     with RawCursor(conn, row_factory=_ENQUEUE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOBS_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOBS_OIDS)
         cur.execute(
             ENQUEUE_JOBS,
             (
@@ -636,7 +636,7 @@ async def enqueue_jobs_async(
     Source: queries/enqueue.sql: EnqueueJobs
     """
     async with AsyncRawCursor(conn, row_factory=_ENQUEUE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _ENQUEUE_JOBS_OIDS)
+        _adapt.own(cur, _ENQUEUE_JOBS_OIDS)
         await cur.execute(
             ENQUEUE_JOBS,
             (

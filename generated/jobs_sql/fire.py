@@ -264,7 +264,7 @@ def fire_schedule(
     Source: queries/fire.sql: FireSchedule
     """
     with RawCursor(conn, row_factory=_FIRE_SCHEDULE_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIRE_SCHEDULE_OIDS)
+        _adapt.own(cur, _FIRE_SCHEDULE_OIDS)
         cur.execute(
             FIRE_SCHEDULE,
             (
@@ -378,7 +378,7 @@ async def fire_schedule_async(
     Source: queries/fire.sql: FireSchedule
     """
     async with AsyncRawCursor(conn, row_factory=_FIRE_SCHEDULE_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIRE_SCHEDULE_OIDS)
+        _adapt.own(cur, _FIRE_SCHEDULE_OIDS)
         await cur.execute(
             FIRE_SCHEDULE,
             (
@@ -457,7 +457,7 @@ def mark_schedule(
     Source: queries/fire.sql: MarkSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             MARK_SCHEDULE,
             (
@@ -501,7 +501,7 @@ async def mark_schedule_async(
     Source: queries/fire.sql: MarkSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             MARK_SCHEDULE,
             (

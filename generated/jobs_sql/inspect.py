@@ -206,7 +206,7 @@ def get_job(
     Source: queries/inspect.sql: GetJob
     """
     with RawCursor(conn, row_factory=_GET_JOB_ROWS) as cur:
-        _adapt.own(cur.adapters, _GET_JOB_OIDS)
+        _adapt.own(cur, _GET_JOB_OIDS)
         cur.execute(GET_JOB, (_encode.uuid(id),))
         return cur.fetchone()
 
@@ -238,7 +238,7 @@ async def get_job_async(
     Source: queries/inspect.sql: GetJob
     """
     async with AsyncRawCursor(conn, row_factory=_GET_JOB_ROWS) as cur:
-        _adapt.own(cur.adapters, _GET_JOB_OIDS)
+        _adapt.own(cur, _GET_JOB_OIDS)
         await cur.execute(GET_JOB, (_encode.uuid(id),))
         return await cur.fetchone()
 
@@ -297,7 +297,7 @@ def list_attempts(
     Source: queries/inspect.sql: ListAttempts
     """
     with RawCursor(conn, row_factory=_LIST_ATTEMPTS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_ATTEMPTS_OIDS)
+        _adapt.own(cur, _LIST_ATTEMPTS_OIDS)
         cur.execute(LIST_ATTEMPTS, (_encode.uuid(job_id),))
         return cur.fetchall()
 
@@ -326,7 +326,7 @@ async def list_attempts_async(
     Source: queries/inspect.sql: ListAttempts
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_ATTEMPTS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_ATTEMPTS_OIDS)
+        _adapt.own(cur, _LIST_ATTEMPTS_OIDS)
         await cur.execute(LIST_ATTEMPTS, (_encode.uuid(job_id),))
         return await cur.fetchall()
 
@@ -424,7 +424,7 @@ def read_queue_stats(conn: Connection[Any]) -> list[ReadQueueStatsRow]:
     Source: queries/inspect.sql: ReadQueueStats
     """
     with RawCursor(conn, row_factory=_READ_QUEUE_STATS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_QUEUE_STATS_OIDS)
+        _adapt.own(cur, _READ_QUEUE_STATS_OIDS)
         cur.execute(READ_QUEUE_STATS)
         return cur.fetchall()
 
@@ -451,7 +451,7 @@ async def read_queue_stats_async(conn: AsyncConnection[Any]) -> list[ReadQueueSt
     Source: queries/inspect.sql: ReadQueueStats
     """
     async with AsyncRawCursor(conn, row_factory=_READ_QUEUE_STATS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_QUEUE_STATS_OIDS)
+        _adapt.own(cur, _READ_QUEUE_STATS_OIDS)
         await cur.execute(READ_QUEUE_STATS)
         return await cur.fetchall()
 
@@ -507,7 +507,7 @@ def count_outcomes(
     Source: queries/inspect.sql: CountOutcomes
     """
     with RawCursor(conn, row_factory=_COUNT_OUTCOMES_ROWS) as cur:
-        _adapt.own(cur.adapters, _COUNT_OUTCOMES_OIDS)
+        _adapt.own(cur, _COUNT_OUTCOMES_OIDS)
         cur.execute(COUNT_OUTCOMES, (_encode.interval(since),))
         return cur.fetchall()
 
@@ -538,6 +538,6 @@ async def count_outcomes_async(
     Source: queries/inspect.sql: CountOutcomes
     """
     async with AsyncRawCursor(conn, row_factory=_COUNT_OUTCOMES_ROWS) as cur:
-        _adapt.own(cur.adapters, _COUNT_OUTCOMES_OIDS)
+        _adapt.own(cur, _COUNT_OUTCOMES_OIDS)
         await cur.execute(COUNT_OUTCOMES, (_encode.interval(since),))
         return await cur.fetchall()

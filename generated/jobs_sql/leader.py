@@ -112,7 +112,7 @@ def tick_scheduler(
     Source: queries/leader.sql: TickScheduler
     """
     with RawCursor(conn, row_factory=_TICK_SCHEDULER_ROWS) as cur:
-        _adapt.own(cur.adapters, _TICK_SCHEDULER_OIDS)
+        _adapt.own(cur, _TICK_SCHEDULER_OIDS)
         cur.execute(
             TICK_SCHEDULER,
             (
@@ -154,7 +154,7 @@ async def tick_scheduler_async(
     Source: queries/leader.sql: TickScheduler
     """
     async with AsyncRawCursor(conn, row_factory=_TICK_SCHEDULER_ROWS) as cur:
-        _adapt.own(cur.adapters, _TICK_SCHEDULER_OIDS)
+        _adapt.own(cur, _TICK_SCHEDULER_OIDS)
         await cur.execute(
             TICK_SCHEDULER,
             (
@@ -194,7 +194,7 @@ def resign_scheduler(
     Source: queries/leader.sql: ResignScheduler
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(RESIGN_SCHEDULER, (_encode.text(holder),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -226,7 +226,7 @@ async def resign_scheduler_async(
     Source: queries/leader.sql: ResignScheduler
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(RESIGN_SCHEDULER, (_encode.text(holder),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():

@@ -120,7 +120,7 @@ def renew_leases(
     Source: queries/lease.sql: RenewLeases
     """
     with RawCursor(conn, row_factory=_RENEW_LEASES_ROWS) as cur:
-        _adapt.own(cur.adapters, _RENEW_LEASES_OIDS)
+        _adapt.own(cur, _RENEW_LEASES_OIDS)
         cur.execute(
             RENEW_LEASES,
             (
@@ -167,7 +167,7 @@ async def renew_leases_async(
     Source: queries/lease.sql: RenewLeases
     """
     async with AsyncRawCursor(conn, row_factory=_RENEW_LEASES_ROWS) as cur:
-        _adapt.own(cur.adapters, _RENEW_LEASES_OIDS)
+        _adapt.own(cur, _RENEW_LEASES_OIDS)
         await cur.execute(
             RENEW_LEASES,
             (

@@ -244,7 +244,7 @@ def list_jobs_newest(
     Source: queries/listing.sql: ListJobsNewest
     """
     with RawCursor(conn, row_factory=_LIST_JOBS_NEWEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_JOBS_NEWEST_OIDS)
+        _adapt.own(cur, _LIST_JOBS_NEWEST_OIDS)
         cur.execute(
             LIST_JOBS_NEWEST,
             (
@@ -301,7 +301,7 @@ async def list_jobs_newest_async(
     Source: queries/listing.sql: ListJobsNewest
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_JOBS_NEWEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_JOBS_NEWEST_OIDS)
+        _adapt.own(cur, _LIST_JOBS_NEWEST_OIDS)
         await cur.execute(
             LIST_JOBS_NEWEST,
             (
@@ -527,7 +527,7 @@ def list_jobs_oldest(
     Source: queries/listing.sql: ListJobsOldest
     """
     with RawCursor(conn, row_factory=_LIST_JOBS_OLDEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_JOBS_OLDEST_OIDS)
+        _adapt.own(cur, _LIST_JOBS_OLDEST_OIDS)
         cur.execute(
             LIST_JOBS_OLDEST,
             (
@@ -584,7 +584,7 @@ async def list_jobs_oldest_async(
     Source: queries/listing.sql: ListJobsOldest
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_JOBS_OLDEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_JOBS_OLDEST_OIDS)
+        _adapt.own(cur, _LIST_JOBS_OLDEST_OIDS)
         await cur.execute(
             LIST_JOBS_OLDEST,
             (
@@ -714,7 +714,7 @@ def list_unsuccessful_newest(
     Source: queries/listing.sql: ListUnsuccessfulNewest
     """
     with RawCursor(conn, row_factory=_LIST_UNSUCCESSFUL_NEWEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_UNSUCCESSFUL_NEWEST_OIDS)
+        _adapt.own(cur, _LIST_UNSUCCESSFUL_NEWEST_OIDS)
         cur.execute(
             LIST_UNSUCCESSFUL_NEWEST,
             (
@@ -764,7 +764,7 @@ async def list_unsuccessful_newest_async(
     Source: queries/listing.sql: ListUnsuccessfulNewest
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_UNSUCCESSFUL_NEWEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_UNSUCCESSFUL_NEWEST_OIDS)
+        _adapt.own(cur, _LIST_UNSUCCESSFUL_NEWEST_OIDS)
         await cur.execute(
             LIST_UNSUCCESSFUL_NEWEST,
             (
@@ -894,7 +894,7 @@ def list_unsuccessful_oldest(
     Source: queries/listing.sql: ListUnsuccessfulOldest
     """
     with RawCursor(conn, row_factory=_LIST_UNSUCCESSFUL_OLDEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_UNSUCCESSFUL_OLDEST_OIDS)
+        _adapt.own(cur, _LIST_UNSUCCESSFUL_OLDEST_OIDS)
         cur.execute(
             LIST_UNSUCCESSFUL_OLDEST,
             (
@@ -944,7 +944,7 @@ async def list_unsuccessful_oldest_async(
     Source: queries/listing.sql: ListUnsuccessfulOldest
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_UNSUCCESSFUL_OLDEST_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_UNSUCCESSFUL_OLDEST_OIDS)
+        _adapt.own(cur, _LIST_UNSUCCESSFUL_OLDEST_OIDS)
         await cur.execute(
             LIST_UNSUCCESSFUL_OLDEST,
             (

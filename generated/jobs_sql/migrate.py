@@ -95,7 +95,7 @@ def read_schema_status(conn: Connection[Any]) -> ReadSchemaStatusRow | None:
     Source: queries/migrate.sql: ReadSchemaStatus
     """
     with RawCursor(conn, row_factory=_READ_SCHEMA_STATUS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_SCHEMA_STATUS_OIDS)
+        _adapt.own(cur, _READ_SCHEMA_STATUS_OIDS)
         cur.execute(READ_SCHEMA_STATUS)
         return cur.fetchone()
 
@@ -120,7 +120,7 @@ async def read_schema_status_async(conn: AsyncConnection[Any]) -> ReadSchemaStat
     Source: queries/migrate.sql: ReadSchemaStatus
     """
     async with AsyncRawCursor(conn, row_factory=_READ_SCHEMA_STATUS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_SCHEMA_STATUS_OIDS)
+        _adapt.own(cur, _READ_SCHEMA_STATUS_OIDS)
         await cur.execute(READ_SCHEMA_STATUS)
         return await cur.fetchone()
 
@@ -237,7 +237,7 @@ def list_missing_rights(conn: Connection[Any]) -> list[ListMissingRightsRow]:
     Source: queries/migrate.sql: ListMissingRights
     """
     with RawCursor(conn, row_factory=_LIST_MISSING_RIGHTS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_MISSING_RIGHTS_OIDS)
+        _adapt.own(cur, _LIST_MISSING_RIGHTS_OIDS)
         cur.execute(LIST_MISSING_RIGHTS)
         return cur.fetchall()
 
@@ -263,7 +263,7 @@ async def list_missing_rights_async(conn: AsyncConnection[Any]) -> list[ListMiss
     Source: queries/migrate.sql: ListMissingRights
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_MISSING_RIGHTS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_MISSING_RIGHTS_OIDS)
+        _adapt.own(cur, _LIST_MISSING_RIGHTS_OIDS)
         await cur.execute(LIST_MISSING_RIGHTS)
         return await cur.fetchall()
 
@@ -310,7 +310,7 @@ def list_migrations(conn: Connection[Any]) -> list[ListMigrationsRow]:
     Source: queries/migrate.sql: ListMigrations
     """
     with RawCursor(conn, row_factory=_LIST_MIGRATIONS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_MIGRATIONS_OIDS)
+        _adapt.own(cur, _LIST_MIGRATIONS_OIDS)
         cur.execute(LIST_MIGRATIONS)
         return cur.fetchall()
 
@@ -334,7 +334,7 @@ async def list_migrations_async(conn: AsyncConnection[Any]) -> list[ListMigratio
     Source: queries/migrate.sql: ListMigrations
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_MIGRATIONS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_MIGRATIONS_OIDS)
+        _adapt.own(cur, _LIST_MIGRATIONS_OIDS)
         await cur.execute(LIST_MIGRATIONS)
         return await cur.fetchall()
 
@@ -428,7 +428,7 @@ def prepare_migration(
     Source: queries/migrate.sql: PrepareMigration
     """
     with RawCursor(conn, row_factory=_PREPARE_MIGRATION_ROWS) as cur:
-        _adapt.own(cur.adapters, _PREPARE_MIGRATION_OIDS)
+        _adapt.own(cur, _PREPARE_MIGRATION_OIDS)
         cur.execute(PREPARE_MIGRATION, (_encode.text(lock_timeout),))
         return cur.fetchone()
 
@@ -459,7 +459,7 @@ async def prepare_migration_async(
     Source: queries/migrate.sql: PrepareMigration
     """
     async with AsyncRawCursor(conn, row_factory=_PREPARE_MIGRATION_ROWS) as cur:
-        _adapt.own(cur.adapters, _PREPARE_MIGRATION_OIDS)
+        _adapt.own(cur, _PREPARE_MIGRATION_OIDS)
         await cur.execute(PREPARE_MIGRATION, (_encode.text(lock_timeout),))
         return await cur.fetchone()
 
@@ -495,7 +495,7 @@ def lock_migrations(
     Source: queries/migrate.sql: LockMigrations
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(LOCK_MIGRATIONS, (_encode.integer(lock_key),))
 
 
@@ -526,7 +526,7 @@ async def lock_migrations_async(
     Source: queries/migrate.sql: LockMigrations
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(LOCK_MIGRATIONS, (_encode.integer(lock_key),))
 
 
@@ -562,7 +562,7 @@ def record_migration(
     Source: queries/migrate.sql: RecordMigration
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             RECORD_MIGRATION,
             (
@@ -600,7 +600,7 @@ async def record_migration_async(
     Source: queries/migrate.sql: RecordMigration
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             RECORD_MIGRATION,
             (
@@ -728,7 +728,7 @@ def list_lock_holders(
     Source: queries/migrate.sql: ListLockHolders
     """
     with RawCursor(conn, row_factory=_LIST_LOCK_HOLDERS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_LOCK_HOLDERS_OIDS)
+        _adapt.own(cur, _LIST_LOCK_HOLDERS_OIDS)
         cur.execute(LIST_LOCK_HOLDERS, (_encode.integer(lock_key),))
         return cur.fetchall()
 
@@ -759,6 +759,6 @@ async def list_lock_holders_async(
     Source: queries/migrate.sql: ListLockHolders
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_LOCK_HOLDERS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_LOCK_HOLDERS_OIDS)
+        _adapt.own(cur, _LIST_LOCK_HOLDERS_OIDS)
         await cur.execute(LIST_LOCK_HOLDERS, (_encode.integer(lock_key),))
         return await cur.fetchall()

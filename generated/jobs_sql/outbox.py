@@ -175,7 +175,7 @@ def stage_jobs(
     Source: queries/outbox.sql: StageJobs
     """
     with RawCursor(conn, row_factory=_STAGE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _STAGE_JOBS_OIDS)
+        _adapt.own(cur, _STAGE_JOBS_OIDS)
         cur.execute(
             STAGE_JOBS,
             (
@@ -264,7 +264,7 @@ async def stage_jobs_async(
     Source: queries/outbox.sql: StageJobs
     """
     async with AsyncRawCursor(conn, row_factory=_STAGE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _STAGE_JOBS_OIDS)
+        _adapt.own(cur, _STAGE_JOBS_OIDS)
         await cur.execute(
             STAGE_JOBS,
             (
@@ -475,7 +475,7 @@ def claim_outbox(
     Source: queries/outbox.sql: ClaimOutbox
     """
     with RawCursor(conn, row_factory=_CLAIM_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _CLAIM_OUTBOX_OIDS)
+        _adapt.own(cur, _CLAIM_OUTBOX_OIDS)
         cur.execute(
             CLAIM_OUTBOX,
             (
@@ -531,7 +531,7 @@ async def claim_outbox_async(
     Source: queries/outbox.sql: ClaimOutbox
     """
     async with AsyncRawCursor(conn, row_factory=_CLAIM_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _CLAIM_OUTBOX_OIDS)
+        _adapt.own(cur, _CLAIM_OUTBOX_OIDS)
         await cur.execute(
             CLAIM_OUTBOX,
             (
@@ -627,7 +627,7 @@ def mark_outbox(
     Source: queries/outbox.sql: MarkOutbox
     """
     with RawCursor(conn, row_factory=_MARK_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _MARK_OUTBOX_OIDS)
+        _adapt.own(cur, _MARK_OUTBOX_OIDS)
         cur.execute(
             MARK_OUTBOX,
             (
@@ -677,7 +677,7 @@ async def mark_outbox_async(
     Source: queries/outbox.sql: MarkOutbox
     """
     async with AsyncRawCursor(conn, row_factory=_MARK_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _MARK_OUTBOX_OIDS)
+        _adapt.own(cur, _MARK_OUTBOX_OIDS)
         await cur.execute(
             MARK_OUTBOX,
             (
@@ -768,7 +768,7 @@ def note_outbox_failure(
     Source: queries/outbox.sql: NoteOutboxFailure
     """
     with RawCursor(conn, row_factory=_NOTE_OUTBOX_FAILURE_ROWS) as cur:
-        _adapt.own(cur.adapters, _NOTE_OUTBOX_FAILURE_OIDS)
+        _adapt.own(cur, _NOTE_OUTBOX_FAILURE_OIDS)
         cur.execute(
             NOTE_OUTBOX_FAILURE,
             (
@@ -820,7 +820,7 @@ async def note_outbox_failure_async(
     Source: queries/outbox.sql: NoteOutboxFailure
     """
     async with AsyncRawCursor(conn, row_factory=_NOTE_OUTBOX_FAILURE_ROWS) as cur:
-        _adapt.own(cur.adapters, _NOTE_OUTBOX_FAILURE_OIDS)
+        _adapt.own(cur, _NOTE_OUTBOX_FAILURE_OIDS)
         await cur.execute(
             NOTE_OUTBOX_FAILURE,
             (
@@ -866,7 +866,7 @@ def release_outbox(
     Source: queries/outbox.sql: ReleaseOutbox
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(RELEASE_OUTBOX, (_encode.integer(token),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -899,7 +899,7 @@ async def release_outbox_async(
     Source: queries/outbox.sql: ReleaseOutbox
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(RELEASE_OUTBOX, (_encode.integer(token),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():
@@ -947,7 +947,7 @@ def prune_outbox(
     Source: queries/outbox.sql: PruneOutbox
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             PRUNE_OUTBOX,
             (
@@ -988,7 +988,7 @@ async def prune_outbox_async(
     Source: queries/outbox.sql: PruneOutbox
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             PRUNE_OUTBOX,
             (

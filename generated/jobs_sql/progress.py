@@ -121,7 +121,7 @@ def write_progress(
     Source: queries/progress.sql: WriteProgress
     """
     with RawCursor(conn, row_factory=_WRITE_PROGRESS_ROWS) as cur:
-        _adapt.own(cur.adapters, _WRITE_PROGRESS_OIDS)
+        _adapt.own(cur, _WRITE_PROGRESS_OIDS)
         cur.execute(
             WRITE_PROGRESS,
             (
@@ -172,7 +172,7 @@ async def write_progress_async(
     Source: queries/progress.sql: WriteProgress
     """
     async with AsyncRawCursor(conn, row_factory=_WRITE_PROGRESS_ROWS) as cur:
-        _adapt.own(cur.adapters, _WRITE_PROGRESS_OIDS)
+        _adapt.own(cur, _WRITE_PROGRESS_OIDS)
         await cur.execute(
             WRITE_PROGRESS,
             (

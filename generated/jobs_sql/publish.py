@@ -269,7 +269,7 @@ def publish_jobs(
     Source: queries/publish.sql: PublishJobs
     """
     with RawCursor(conn, row_factory=_PUBLISH_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _PUBLISH_JOBS_OIDS)
+        _adapt.own(cur, _PUBLISH_JOBS_OIDS)
         cur.execute(
             PUBLISH_JOBS,
             (
@@ -366,7 +366,7 @@ async def publish_jobs_async(
     Source: queries/publish.sql: PublishJobs
     """
     async with AsyncRawCursor(conn, row_factory=_PUBLISH_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _PUBLISH_JOBS_OIDS)
+        _adapt.own(cur, _PUBLISH_JOBS_OIDS)
         await cur.execute(
             PUBLISH_JOBS,
             (

@@ -222,7 +222,7 @@ def record_worker(
     Source: queries/registry.sql: RecordWorker
     """
     with RawCursor(conn, row_factory=_RECORD_WORKER_ROWS) as cur:
-        _adapt.own(cur.adapters, _RECORD_WORKER_OIDS)
+        _adapt.own(cur, _RECORD_WORKER_OIDS)
         cur.execute(
             RECORD_WORKER,
             (
@@ -326,7 +326,7 @@ async def record_worker_async(
     Source: queries/registry.sql: RecordWorker
     """
     async with AsyncRawCursor(conn, row_factory=_RECORD_WORKER_ROWS) as cur:
-        _adapt.own(cur.adapters, _RECORD_WORKER_OIDS)
+        _adapt.own(cur, _RECORD_WORKER_OIDS)
         await cur.execute(
             RECORD_WORKER,
             (
@@ -401,7 +401,7 @@ def mark_worker(
     Source: queries/registry.sql: MarkWorker
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             MARK_WORKER,
             (
@@ -446,7 +446,7 @@ async def mark_worker_async(
     Source: queries/registry.sql: MarkWorker
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             MARK_WORKER,
             (
@@ -487,7 +487,7 @@ def remove_worker(
     Source: queries/registry.sql: RemoveWorker
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(REMOVE_WORKER, (_encode.uuid(id),))
 
 
@@ -514,7 +514,7 @@ async def remove_worker_async(
     Source: queries/registry.sql: RemoveWorker
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(REMOVE_WORKER, (_encode.uuid(id),))
 
 
@@ -604,7 +604,7 @@ def list_workers(
     Source: queries/registry.sql: ListWorkers
     """
     with RawCursor(conn, row_factory=_LIST_WORKERS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_WORKERS_OIDS)
+        _adapt.own(cur, _LIST_WORKERS_OIDS)
         cur.execute(LIST_WORKERS, (_encode.integer(most),))
         return cur.fetchall()
 
@@ -634,7 +634,7 @@ async def list_workers_async(
     Source: queries/registry.sql: ListWorkers
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_WORKERS_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_WORKERS_OIDS)
+        _adapt.own(cur, _LIST_WORKERS_OIDS)
         await cur.execute(LIST_WORKERS, (_encode.integer(most),))
         return await cur.fetchall()
 
@@ -723,7 +723,7 @@ def find_lost_claims(
     Source: queries/registry.sql: FindLostClaims
     """
     with RawCursor(conn, row_factory=_FIND_LOST_CLAIMS_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIND_LOST_CLAIMS_OIDS)
+        _adapt.own(cur, _FIND_LOST_CLAIMS_OIDS)
         cur.execute(
             FIND_LOST_CLAIMS,
             (
@@ -770,7 +770,7 @@ async def find_lost_claims_async(
     Source: queries/registry.sql: FindLostClaims
     """
     async with AsyncRawCursor(conn, row_factory=_FIND_LOST_CLAIMS_ROWS) as cur:
-        _adapt.own(cur.adapters, _FIND_LOST_CLAIMS_OIDS)
+        _adapt.own(cur, _FIND_LOST_CLAIMS_OIDS)
         await cur.execute(
             FIND_LOST_CLAIMS,
             (

@@ -90,7 +90,7 @@ def read_result(
     Source: queries/result.sql: ReadResult
     """
     with RawCursor(conn, row_factory=_READ_RESULT_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_RESULT_OIDS)
+        _adapt.own(cur, _READ_RESULT_OIDS)
         cur.execute(READ_RESULT, (_encode.uuid(id),))
         return cur.fetchone()
 
@@ -120,6 +120,6 @@ async def read_result_async(
     Source: queries/result.sql: ReadResult
     """
     async with AsyncRawCursor(conn, row_factory=_READ_RESULT_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_RESULT_OIDS)
+        _adapt.own(cur, _READ_RESULT_OIDS)
         await cur.execute(READ_RESULT, (_encode.uuid(id),))
         return await cur.fetchone()

@@ -123,7 +123,7 @@ def list_schedules(
     Source: queries/schedule.sql: ListSchedules
     """
     with RawCursor(conn, row_factory=_LIST_SCHEDULES_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_SCHEDULES_OIDS)
+        _adapt.own(cur, _LIST_SCHEDULES_OIDS)
         cur.execute(LIST_SCHEDULES, (_encode.optional(_encode.text, name),))
         return cur.fetchall()
 
@@ -152,7 +152,7 @@ async def list_schedules_async(
     Source: queries/schedule.sql: ListSchedules
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_SCHEDULES_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_SCHEDULES_OIDS)
+        _adapt.own(cur, _LIST_SCHEDULES_OIDS)
         await cur.execute(LIST_SCHEDULES, (_encode.optional(_encode.text, name),))
         return await cur.fetchall()
 
@@ -298,7 +298,7 @@ def arm_schedules(
     Source: queries/schedule.sql: ArmSchedules
     """
     with RawCursor(conn, row_factory=_ARM_SCHEDULES_ROWS) as cur:
-        _adapt.own(cur.adapters, _ARM_SCHEDULES_OIDS)
+        _adapt.own(cur, _ARM_SCHEDULES_OIDS)
         cur.execute(
             ARM_SCHEDULES,
             (
@@ -357,7 +357,7 @@ async def arm_schedules_async(
     Source: queries/schedule.sql: ArmSchedules
     """
     async with AsyncRawCursor(conn, row_factory=_ARM_SCHEDULES_ROWS) as cur:
-        _adapt.own(cur.adapters, _ARM_SCHEDULES_OIDS)
+        _adapt.own(cur, _ARM_SCHEDULES_OIDS)
         await cur.execute(
             ARM_SCHEDULES,
             (
@@ -427,7 +427,7 @@ def create_schedule(
     Source: queries/schedule.sql: CreateSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             CREATE_SCHEDULE,
             (
@@ -489,7 +489,7 @@ async def create_schedule_async(
     Source: queries/schedule.sql: CreateSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             CREATE_SCHEDULE,
             (
@@ -587,7 +587,7 @@ def change_schedule(
     Source: queries/schedule.sql: ChangeSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             CHANGE_SCHEDULE,
             (
@@ -656,7 +656,7 @@ async def change_schedule_async(
     Source: queries/schedule.sql: ChangeSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             CHANGE_SCHEDULE,
             (
@@ -713,7 +713,7 @@ def remove_schedule(
     Source: queries/schedule.sql: RemoveSchedule
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(REMOVE_SCHEDULE, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -745,7 +745,7 @@ async def remove_schedule_async(
     Source: queries/schedule.sql: RemoveSchedule
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(REMOVE_SCHEDULE, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():
@@ -786,7 +786,7 @@ def pause_task(
     Source: queries/schedule.sql: PauseTask
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(
             PAUSE_TASK,
             (
@@ -827,7 +827,7 @@ async def pause_task_async(
     Source: queries/schedule.sql: PauseTask
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(
             PAUSE_TASK,
             (
@@ -870,7 +870,7 @@ def resume_task(
     Source: queries/schedule.sql: ResumeTask
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(RESUME_TASK, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -902,7 +902,7 @@ async def resume_task_async(
     Source: queries/schedule.sql: ResumeTask
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(RESUME_TASK, (_encode.text(name),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():

@@ -468,7 +468,7 @@ def settle_jobs(
     Source: queries/settle.sql: SettleJobs
     """
     with RawCursor(conn, row_factory=_SETTLE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _SETTLE_JOBS_OIDS)
+        _adapt.own(cur, _SETTLE_JOBS_OIDS)
         cur.execute(
             SETTLE_JOBS,
             (
@@ -549,7 +549,7 @@ async def settle_jobs_async(
     Source: queries/settle.sql: SettleJobs
     """
     async with AsyncRawCursor(conn, row_factory=_SETTLE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _SETTLE_JOBS_OIDS)
+        _adapt.own(cur, _SETTLE_JOBS_OIDS)
         await cur.execute(
             SETTLE_JOBS,
             (

@@ -297,7 +297,7 @@ def promote_keys(
     Source: queries/slot.sql: PromoteKeys
     """
     with RawCursor(conn, row_factory=_PROMOTE_KEYS_ROWS) as cur:
-        _adapt.own(cur.adapters, _PROMOTE_KEYS_OIDS)
+        _adapt.own(cur, _PROMOTE_KEYS_OIDS)
         cur.execute(
             PROMOTE_KEYS,
             (
@@ -353,7 +353,7 @@ async def promote_keys_async(
     Source: queries/slot.sql: PromoteKeys
     """
     async with AsyncRawCursor(conn, row_factory=_PROMOTE_KEYS_ROWS) as cur:
-        _adapt.own(cur.adapters, _PROMOTE_KEYS_OIDS)
+        _adapt.own(cur, _PROMOTE_KEYS_OIDS)
         await cur.execute(
             PROMOTE_KEYS,
             (
@@ -451,7 +451,7 @@ def sweep_slots(
     Source: queries/slot.sql: SweepSlots
     """
     with RawCursor(conn, row_factory=_SWEEP_SLOTS_ROWS) as cur:
-        _adapt.own(cur.adapters, _SWEEP_SLOTS_OIDS)
+        _adapt.own(cur, _SWEEP_SLOTS_OIDS)
         cur.execute(
             SWEEP_SLOTS,
             (
@@ -492,7 +492,7 @@ async def sweep_slots_async(
     Source: queries/slot.sql: SweepSlots
     """
     async with AsyncRawCursor(conn, row_factory=_SWEEP_SLOTS_ROWS) as cur:
-        _adapt.own(cur.adapters, _SWEEP_SLOTS_OIDS)
+        _adapt.own(cur, _SWEEP_SLOTS_OIDS)
         await cur.execute(
             SWEEP_SLOTS,
             (

@@ -153,7 +153,7 @@ def list_outbox(
     Source: queries/staged.sql: ListOutbox
     """
     with RawCursor(conn, row_factory=_LIST_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_OUTBOX_OIDS)
+        _adapt.own(cur, _LIST_OUTBOX_OIDS)
         cur.execute(
             LIST_OUTBOX,
             (
@@ -200,7 +200,7 @@ async def list_outbox_async(
     Source: queries/staged.sql: ListOutbox
     """
     async with AsyncRawCursor(conn, row_factory=_LIST_OUTBOX_ROWS) as cur:
-        _adapt.own(cur.adapters, _LIST_OUTBOX_OIDS)
+        _adapt.own(cur, _LIST_OUTBOX_OIDS)
         await cur.execute(
             LIST_OUTBOX,
             (
@@ -301,7 +301,7 @@ def get_staged(
     Source: queries/staged.sql: GetStaged
     """
     with RawCursor(conn, row_factory=_GET_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _GET_STAGED_OIDS)
+        _adapt.own(cur, _GET_STAGED_OIDS)
         cur.execute(GET_STAGED, (_encode.uuid(id),))
         return cur.fetchone()
 
@@ -331,7 +331,7 @@ async def get_staged_async(
     Source: queries/staged.sql: GetStaged
     """
     async with AsyncRawCursor(conn, row_factory=_GET_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _GET_STAGED_OIDS)
+        _adapt.own(cur, _GET_STAGED_OIDS)
         await cur.execute(GET_STAGED, (_encode.uuid(id),))
         return await cur.fetchone()
 
@@ -419,7 +419,7 @@ def read_outbox_stats(
     Source: queries/staged.sql: ReadOutboxStats
     """
     with RawCursor(conn, row_factory=_READ_OUTBOX_STATS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_OUTBOX_STATS_OIDS)
+        _adapt.own(cur, _READ_OUTBOX_STATS_OIDS)
         cur.execute(READ_OUTBOX_STATS, (_encode.integer(most),))
         return cur.fetchone()
 
@@ -449,7 +449,7 @@ async def read_outbox_stats_async(
     Source: queries/staged.sql: ReadOutboxStats
     """
     async with AsyncRawCursor(conn, row_factory=_READ_OUTBOX_STATS_ROWS) as cur:
-        _adapt.own(cur.adapters, _READ_OUTBOX_STATS_OIDS)
+        _adapt.own(cur, _READ_OUTBOX_STATS_OIDS)
         await cur.execute(READ_OUTBOX_STATS, (_encode.integer(most),))
         return await cur.fetchone()
 
@@ -517,7 +517,7 @@ def retry_staged(
     Source: queries/staged.sql: RetryStaged
     """
     with RawCursor(conn, row_factory=_RETRY_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _RETRY_STAGED_OIDS)
+        _adapt.own(cur, _RETRY_STAGED_OIDS)
         cur.execute(RETRY_STAGED, (_encode.array(_encode.uuid, ids),))
         return cur.fetchall()
 
@@ -547,7 +547,7 @@ async def retry_staged_async(
     Source: queries/staged.sql: RetryStaged
     """
     async with AsyncRawCursor(conn, row_factory=_RETRY_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _RETRY_STAGED_OIDS)
+        _adapt.own(cur, _RETRY_STAGED_OIDS)
         await cur.execute(RETRY_STAGED, (_encode.array(_encode.uuid, ids),))
         return await cur.fetchall()
 
@@ -587,7 +587,7 @@ def discard_staged(
     Source: queries/staged.sql: DiscardStaged
     """
     with RawCursor(conn, row_factory=_DISCARD_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _DISCARD_STAGED_OIDS)
+        _adapt.own(cur, _DISCARD_STAGED_OIDS)
         cur.execute(DISCARD_STAGED, (_encode.array(_encode.uuid, ids),))
         return cur.fetchall()
 
@@ -616,6 +616,6 @@ async def discard_staged_async(
     Source: queries/staged.sql: DiscardStaged
     """
     async with AsyncRawCursor(conn, row_factory=_DISCARD_STAGED_ROWS) as cur:
-        _adapt.own(cur.adapters, _DISCARD_STAGED_OIDS)
+        _adapt.own(cur, _DISCARD_STAGED_OIDS)
         await cur.execute(DISCARD_STAGED, (_encode.array(_encode.uuid, ids),))
         return await cur.fetchall()

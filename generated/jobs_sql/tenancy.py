@@ -53,7 +53,7 @@ def set_tenant(
     Source: queries/tenancy.sql: SetTenant
     """
     with RawCursor(conn, row_factory=_SET_TENANT_ROWS) as cur:
-        _adapt.own(cur.adapters, _SET_TENANT_OIDS)
+        _adapt.own(cur, _SET_TENANT_OIDS)
         cur.execute(
             SET_TENANT,
             (
@@ -94,7 +94,7 @@ async def set_tenant_async(
     Source: queries/tenancy.sql: SetTenant
     """
     async with AsyncRawCursor(conn, row_factory=_SET_TENANT_ROWS) as cur:
-        _adapt.own(cur.adapters, _SET_TENANT_OIDS)
+        _adapt.own(cur, _SET_TENANT_OIDS)
         await cur.execute(
             SET_TENANT,
             (

@@ -409,7 +409,7 @@ def choose_jobs(
     Source: queries/tenants.sql: ChooseJobs
     """
     with RawCursor(conn, row_factory=_CHOOSE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _CHOOSE_JOBS_OIDS)
+        _adapt.own(cur, _CHOOSE_JOBS_OIDS)
         cur.execute(
             CHOOSE_JOBS,
             (
@@ -501,7 +501,7 @@ async def choose_jobs_async(
     Source: queries/tenants.sql: ChooseJobs
     """
     async with AsyncRawCursor(conn, row_factory=_CHOOSE_JOBS_ROWS) as cur:
-        _adapt.own(cur.adapters, _CHOOSE_JOBS_OIDS)
+        _adapt.own(cur, _CHOOSE_JOBS_OIDS)
         await cur.execute(
             CHOOSE_JOBS,
             (

@@ -82,7 +82,7 @@ def wake_queue(
     Source: queries/wake.sql: WakeQueue
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(WAKE_QUEUE, (_encode.text(queue),))
 
 
@@ -113,7 +113,7 @@ async def wake_queue_async(
     Source: queries/wake.sql: WakeQueue
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(WAKE_QUEUE, (_encode.text(queue),))
 
 
@@ -245,7 +245,7 @@ def notify_probe(
     Source: queries/wake.sql: NotifyProbe
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(NOTIFY_PROBE, (_encode.text(nonce),))
 
 
@@ -273,7 +273,7 @@ async def notify_probe_async(
     Source: queries/wake.sql: NotifyProbe
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(NOTIFY_PROBE, (_encode.text(nonce),))
 
 
@@ -315,7 +315,7 @@ def prune_wakes(
     Source: queries/wake.sql: PruneWakes
     """
     with RawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         cur.execute(PRUNE_WAKES, (_encode.integer(most),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             with conn.pipeline():
@@ -348,7 +348,7 @@ async def prune_wakes_async(
     Source: queries/wake.sql: PruneWakes
     """
     async with AsyncRawCursor(conn) as cur:
-        _adapt.own(cur.adapters, ())
+        _adapt.own(cur, ())
         await cur.execute(PRUNE_WAKES, (_encode.integer(most),))
         if cur.rowcount < 0:  # pipeline mode: the count comes with a sync
             async with conn.pipeline():

@@ -25,6 +25,7 @@ from jobs.cli import (
     worker,
 )
 from jobs.cli.arguments import Subcommands
+from jobs.cli.output import one_line
 from jobs.errors import (
     ConfigError,
     ControlInvalid,
@@ -84,22 +85,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(argv)
         command: Callable[[argparse.Namespace], int] = args.run
         status = command(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a process may be started without one
+            sys.stdout.flush()
     except JobsError as error:
-        print(f"error: {error.cause} [{error.code}]\nfix: {error.fix}", file=sys.stderr)
+        cause, fix = one_line(error.cause), one_line(error.fix)
+        print(f"error: {cause} [{error.code}]\nfix: {fix}", file=sys.stderr)
         return _MISUSED if isinstance(error, _MISUSES) else _FAILED
     except psycopg.Error as error:
         print(_said_by_database(error), file=sys.stderr)
         return _FAILED
     except BrokenPipeError:
-        # Whoever read the output had enough. Python would complain again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # whoever read it had enough
         return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        _forget_output()
+        return _FAILED
     except SystemExit as end:  # argparse has printed what it has to say
         return end.code if isinstance(end.code, int) else _FAILED
     return status
+
+
+def _forget_output() -> None:
+    """Write what is left of the output nowhere: Python would complain again when it exits."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _said_by_database(error: psycopg.Error) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobs.cli.arguments import Subcommands, add_dsn, add_when, dsn_of, instant_of, job_ids, seconds
-from jobs.cli.output import add_json, print_json, print_rows
+from jobs.cli.output import add_json, print_json, print_rows, shown
 from jobs.cli.user import user
 from jobs.connecting import session
 from jobs.control import (
@@ -162,4 +162,4 @@ def _print_queue(args: argparse.Namespace, paused: bool, changed: bool, words: s
     if args.json:
         print_json({"queue": args.queue, "paused": paused, "changed": changed})
     else:
-        print(f"queue {args.queue} {words}")
+        print(f"queue {shown(args.queue)} {words}")

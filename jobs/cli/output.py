@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 ABSENT = "-"
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +71,11 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
         print(f"{name.ljust(width)}  {text}".rstrip())
+
+
+def one_line(text: str) -> str:
+    """A text without what breaks lines or commands a terminal, for standard error."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def shown(value: object) -> str:

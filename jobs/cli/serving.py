@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
+from jobs.cli.output import one_line
+
 logger = logging.getLogger("jobs.worker")
 
 # Seconds between the stop of a service and the end of the process.
@@ -144,7 +146,7 @@ class OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
-        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+        return one_line(super().format(record))
 
 
 def _log_to_stderr(level: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jobs.cli.arguments import Subcommands, add_dsn, dsn_of, instant_of
 from jobs.cli.loading import load_registry
-from jobs.cli.output import add_json, print_json, print_rows
+from jobs.cli.output import add_json, print_json, print_rows, shown
 from jobs.cli.previewing import (
     add_list,
     add_next,
@@ -251,7 +251,7 @@ def _print_changed(args: argparse.Namespace, one: Schedule, done: str) -> int:
     if args.json:
         print_json(document(one))
     else:
-        print(f"{done} {one.name}; next: {local(following(one))}")
+        print(f"{done} {shown(one.name)}; next: {local(following(one))}")
     return 0
 
 
@@ -290,5 +290,5 @@ def _said(args: argparse.Namespace, outcome: dict[str, bool], done: str, otherwi
     if args.json:
         print_json({"task": args.name, **outcome})
     else:
-        print(f"task {args.name} {done if outcome['changed'] else otherwise}")
+        print(f"task {shown(args.name)} {done if outcome['changed'] else otherwise}")
     return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from jobs.errors import ClaimQueuesEmpty, ConfigError
+from jobs.payload import plain_text
 from jobs.service.settings import check_duration, check_name, default_name
 from jobs.worker.limits import Limits
 
@@ -82,7 +83,7 @@ def configure(
         )
     check_duration("drain", drain, timedelta(0), timedelta(days=1))
     return WorkerConfig(
-        name=name or default_name(),
+        name=default_name() if name is None else plain_text(name),
         queues=_slots(queues),
         lease=lease,
         poll=poll,
@@ -111,7 +112,7 @@ def _slots(queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
             raise ConfigError(
                 f"queue {queue!r} has {slots!r} slots, expected a whole number up to {MAX_SLOTS}"
             )
-    served = {queue: slots for queue, slots in named.items() if slots}
+    served = {plain_text(queue): slots for queue, slots in named.items() if slots}
     if not served:
         raise ClaimQueuesEmpty("no queue has a slot")
     return served

@@ -325,3 +325,17 @@ def test_one_plan_a_statement_whatever_the_values(hostile: Modules, fx: Connecti
         "from pg_prepared_statements where statement like 'select /_ fx:%' group by 1"
     ).fetchall()
     assert sorted(found) == [("fx:doc_nulls", 1), ("fx:kind_ops", 1), ("fx:parents_by_any", 1)]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["datestyle to 'SQL, DMY'", "datestyle to 'German'", "intervalstyle to 'sql_standard'"],
+)
+def test_a_session_that_spells_times_its_own_way_changes_nothing(
+    hostile: Modules, fx: Connection[Any], setting: str
+) -> None:
+    probe = hostile["kinds"].encode_probe
+    row = {"span": INTERVALS[0], "at": AT, "ratio": 1.5, "amount": Decimal("1.50"), "raw": b"\0"}
+    before = call(probe, fx, **row, label="é")
+    fx.execute(f"set {setting}")
+    assert call(probe, fx, **row, label="é") == before

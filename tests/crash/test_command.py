@@ -120,3 +120,8 @@ def test_queue_arguments() -> None:
 def test_a_line_holds_no_line_breaks() -> None:
     record = logging.LogRecord("jobs", logging.INFO, "", 0, "a\nb\r%s", ("c\n",), None)
     assert OneLine().format(record).endswith("INFO a\\nb\\rc\\n")
+
+
+def test_nor_what_commands_a_terminal() -> None:
+    record = logging.LogRecord("jobs", logging.INFO, "", 0, "é\t\x1b[2J\x07\x9b\u2028", (), None)
+    assert OneLine().format(record).endswith("INFO é\t\\x1b[2J\\x07\\x9b\\u2028")

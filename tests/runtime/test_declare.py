@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import functools
 import gc
 import importlib
@@ -169,6 +170,34 @@ def test_o17_limits_are_named_in_bytes() -> None:
     assert ship.derive_key(Order(number=1, key="a" * KEY_LIMIT))
     with pytest.raises(InvalidInput, match="16,388 bytes of UTF-8, and the limit is 16,384"):
         ship.derive_key(Order(number=1, key="\U0001f600" * 4097))
+
+
+class Plan(str, enum.Enum):  # noqa: UP042  (the older spelling is the one that is tested)
+    """What str() and format() show by name, unlike an enum.StrEnum."""
+
+    GOLD = "gold"
+
+
+def test_a_member_of_an_enum_counts_as_its_value_wherever_a_text_is_taken() -> None:
+    @declare(
+        name=Plan.GOLD,
+        queue=Plan.GOLD,
+        tenant=lambda _: Plan.GOLD,
+        idempotency_key=lambda _: Plan.GOLD,
+        concurrency=jobs.Concurrency(limit=1, key=lambda _: Plan.GOLD),
+    )
+    def fn(input: Order) -> None: ...
+
+    order = Order(number=1)
+    texts = [fn.name, fn.queue, fn.derive_tenant(order), fn.derive_key(order)]
+    assert [(type(text), text) for text in texts] == [(str, "gold")] * 4
+    assert fn.derive_concurrency_key(order) == "key:gold:gold"
+    assert f"{fn!r}".startswith("<job 'gold' in queue 'gold'")
+
+    @declare(name=Plan.GOLD.value.upper(), concurrency=3)
+    def limited(input: Order) -> None: ...
+
+    assert limited.derive_concurrency_key(order) == "job:GOLD"
 
 
 def test_a_function_that_raises_is_named() -> None:

@@ -388,3 +388,35 @@ def test_one_plan_is_prepared_whatever_the_values(conn: Connection[Any]) -> None
         "select count(*) from pg_prepared_statements where statement like '%enqueue_job %'"
     ).fetchone()
     assert row == (1,)
+
+
+# --- encodings
+
+
+async def test_a_session_whose_encoding_lacks_a_character_is_refused_and_goes_on(
+    door: Door, conn: Connection[Any]
+) -> None:
+    await door.execute("set client_encoding to 'LATIN1'")
+    for attempt in (
+        lambda: door.enqueue(plain, Payload(note="日")),
+        lambda: door.enqueue(keyed, Payload(key="é日")),
+        lambda: door.enqueue_many(plain, [Payload(), Payload(note="日")]),
+        lambda: door.copy_many(plain, [Payload(), Payload(note="日")]),
+    ):
+        with pytest.raises(ConnectionUnsupported, match="client_encoding of the connection"):
+            await attempt()
+    assert stored(conn) == []
+    assert (await door.enqueue(keyed, Payload(key="é"))).created
+    assert [row.idempotency_key for row in stored(conn)] == ["é"]
+
+
+async def test_a_session_without_an_encoding_is_answered_like_any_other(door: Door) -> None:
+    await door.execute("set client_encoding to 'SQL_ASCII'")
+    first = await door.enqueue(keyed, Payload(key="日"))
+    assert [
+        one.status for one in await door.enqueue_many(keyed, [{"key": "日"}, {"key": "x"}])
+    ] == [
+        "existing",
+        "created",
+    ]
+    assert (await door.enqueue(plain, Payload(), id=first.id)).id == first.id

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 import jobs
 from jobs.errors import ConfigError, DeclarationError, DuplicateName, ModuleShadowed
 from jobs.registry import Registry, find_shadowed, load
+from tests.support.server import ROOT
 
 
 class Input(BaseModel):
@@ -182,6 +183,20 @@ def test_a_module_called_jobs_is_told_plainly(app: Path, monkeypatch: pytest.Mon
     monkeypatch.undo()
     monkeypatch.chdir(app)
     assert find_shadowed() == app / "jobs.py"
+
+
+def test_modules_of_the_library_are_found_beside_such_a_module(app: Path) -> None:
+    (app / "jobs.py").write_text(APP)
+    (app / "look.py").write_text("from jobs import control, inspect")
+    done = subprocess.run(
+        [sys.executable, "-c", "import jobs, look; print(jobs.control.cancel.__name__)"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'generated'}:{app}"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cancel\n", "")
 
 
 def test_without_such_a_module_a_missing_name_is_an_ordinary_error() -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import AsyncConnection, Connection
 
-import jobs
-import jobs.control as control
-from jobs.connecting import session
+from jobs.control import pause, pauses
 from jobs.service.link import Link, Target
-from tests.runtime.ticking import fired, scheduling, store, work
-from tests.runtime.working import Input, Table, execute, job, make, until
+from tests.runtime.working import Input, Table, execute, job, logged, make, serving, until
 
 _LEVEL = "show transaction_isolation"
 
@@ -78,45 +73,68 @@ async def test_a_worker_serves_a_database_with_a_stricter_default(strict: str) -
     assert {Table(strict).settled(id).state for id in ids} == {"completed"}
 
 
+FOREIGN = [
+    "datestyle = 'SQL, DMY'",
+    "datestyle = 'German'",
+    "datestyle = 'Postgres, MDY'",
+    "intervalstyle = 'iso_8601'",
+    "array_nulls = off",
+    "client_encoding = 'SQL_ASCII'",
+    "bytea_output = 'escape'",
+    "standard_conforming_strings = off",
+    "timezone = 'America/St_Johns'",
+]
+
+
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "dropped"),
     [
-        "datestyle = 'German'",
-        "datestyle = 'SQL, DMY'",
-        "intervalstyle = 'iso_8601'",
-        "intervalstyle = 'sql_standard'",
-        "array_nulls = off",
+        (setting, dropped)
+        for setting in FOREIGN
+        for dropped in (False, True)
+        # Nothing but the setting tells how to read an array.
+        if not (dropped and setting.startswith("array_nulls"))
     ],
 )
-async def test_what_a_database_shows_otherwise_is_read_all_the_same(
-    database: str, setting: str
+async def test_a_worker_serves_a_database_that_spells_values_its_own_way(
+    database: str, setting: str, dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where a pooler drops what the worker asks of its sessions."""
+    if dropped:
+        monkeypatch.setattr(Target, "with_options", lambda target: target.conninfo)
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
-
-    @job()
-    async def plain(_: Input) -> None:
-        pass
-
-    Table(database).enqueue(plain)
-    with psycopg.connect(database) as conn:
-        plain.stage(conn, Input())
-    store(database, "each second")
+    ids = Table(database).enqueue(echo, 3)
+    Table(database).enqueue(mute, 2)
     execute(database, f'alter database "{name}" set {setting}')
-    assert (await make(database, plain).run_until_idle()).completed == 1
-    assert (await jobs.Relay(database).run_until_idle()).published == 1
-    async with scheduling(database):
-        await until(lambda: fired(database, "each second"), "a fire")
-    with session(database) as conn:
-        assert control.get_schedule(conn, "each second").every == timedelta(seconds=1)
+    stats = await make(database, echo, mute).run_until_idle()
+    assert (stats.completed, stats.unsettled) == (5, 0)
+    with psycopg.connect(database, autocommit=True) as conn:
+        assert [echo.result(conn, id) for id in ids] == ["0", "1", "2"]
+        assert pause(conn, "q")
+        (paused,) = pauses(conn)
+        assert paused.paused_at.utcoffset() is not None
 
 
-async def test_a_limit_on_idle_sessions_is_not_for_those_that_listen(
+@job()
+async def echo(input: Input) -> str:
+    """Answer with the number."""
+    return str(input.n)
+
+
+@job()
+async def mute(input: Input) -> None:
+    """Answer nothing."""
+
+
+async def test_sessions_that_wait_are_not_ended_for_it(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They would be ended between two looks, and each such look would fail first."""
-    caplog.set_level(logging.WARNING, "jobs")
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
-    execute(database, f'alter database "{name}" set idle_session_timeout = 300')
-    async with make(database, work), jobs.Relay(database):
-        await asyncio.sleep(1.5)
-    assert [record.getMessage() for record in caplog.records] == []
+    execute(database, f'alter database "{name}" set idle_session_timeout = 100')
+    async with serving(database, echo) as worker:
+        await asyncio.sleep(0.5)
+        execute(database, f'alter database "{name}" reset idle_session_timeout')
+        Table(database).enqueue(echo)
+        await until(lambda: worker.stats().completed, "the job")
+    assert not logged(caplog, "jobs.worker.settle_failed")
+    assert not logged(caplog, "jobs.worker.deaf")

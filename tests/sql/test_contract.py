@@ -18,7 +18,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg import Connection
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, Format
 
 from codegen.sqlc_gen_python.nullability import Columns, doubts
 from jobs_sql._registry import STATEMENTS, Parameter, Statement
@@ -223,8 +223,13 @@ class Recorder:
 
     def __init__(self, conn: list[Recorder], **_: object) -> None:
         self.adapters = psycopg.adapters
+        self.connection = self.pgconn = self
+        self.format = Format.TEXT
         self.rowcount = 0
         conn.append(self)
+
+    def parameter_status(self, _name: bytes) -> None:
+        return None
 
     def __enter__(self) -> Recorder:
         return self
