@@ -1,4 +1,4 @@
-"""What a scheduler, a relay and the command line make of a database that spells values its own way."""
+"""What a scheduler, a relay and the commands make of a database that spells values its way."""
 
 from __future__ import annotations
 
