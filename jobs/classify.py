@@ -192,7 +192,7 @@ def _apply(rule: ErrorRule, error: BaseException, why: str) -> Reading | None:
     if callable(rule):
         try:
             answer = rule(error)
-        except Exception:
+        except BaseException:  # also SystemExit, which it may have been given: it must end nothing
             logger.exception(
                 "%s raised and is passed by", why, extra={"event": "jobs.retry.rule_failed"}
             )

@@ -40,7 +40,7 @@ class Settled(Generic[M]):
         error_type: Class name of the last error, None for a completed job.
         error_message: Its text, bounded; None for a completed job.
         payload: The stored input as JSON text, whether it can be read or not.
-        result: What a completed function returned, as JSON text; None for nothing.
+        result: What a completed job has stored, as JSON text; None for nothing.
         created_at: When the job was enqueued, by the database's clock.
         traceparent: W3C trace parent of the enqueue, if one was given.
         enqueued_by: Who asked, for audit. Never an authority.

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 MAX_PAGE_SIZE = 1000
+# Longer than anything was counted, and its beginning is an instant that the server can tell.
+_EVER: Final = timedelta(days=36_500)
 
 JobState: TypeAlias = Literal[
     "ready",
@@ -367,7 +369,7 @@ def outcome_counts(
     """
     if since < timedelta(0):
         raise ConfigError(f"since must not be negative, not {since}")
-    return drive(conn, _outcome_counts(since))
+    return drive(conn, _outcome_counts(min(since, _EVER)))
 
 
 def _outcome_counts(since: timedelta) -> Plan[list[OutcomeCount]]:

@@ -38,6 +38,9 @@ MAX_PAGE: Final = 1_000
 MAX_ROWS: Final = 10_000
 """Most ids in one call, and how far rows are counted."""
 
+# Longer than anything was kept, and its beginning is an instant that the server can tell.
+_EVER: Final = timedelta(days=36_500)
+
 
 class StagedRow(NamedTuple):
     """One row of a page.
@@ -351,6 +354,7 @@ def prune(conn: Conn, *, keep: timedelta, most: int = 1_000) -> int | Coroutine[
         raise ControlInvalid(f"keep must be a timedelta of at least 0, not {keep!r:.200}")
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_ROWS:
         raise ControlInvalid(f"most must be a whole number from 1 to {MAX_ROWS}, not {most!r:.200}")
+    keep = min(keep, _EVER)
     plan = call(outbox_sql.prune_outbox, outbox_sql.prune_outbox_async, keep=keep, most=most)
     return drive(conn, plan)
 

@@ -96,6 +96,8 @@ class Run:
     _cancelled_event: threading.Event | None = field(default=None, repr=False)
     # complete() was called: the outcome is decided by a transaction, and the worker asks for it.
     _completion_asked: bool = field(default=False, repr=False)
+    # What it stores as the result, as JSON text.
+    _completion_result: str | None = field(default=None, repr=False)
     # It landed there, so that the job's row may be locked or gone without the lease being lost.
     _completion_landed: bool = field(default=False, repr=False)
 
@@ -293,7 +295,7 @@ class Run:
         }
 
     def _settlement(self, result: str | None) -> dict[str, Any]:
-        self._completion_asked = True
+        self._completion_asked, self._completion_result = True, result
         return {
             "ids": [self.id],
             "claims": [self.claims],

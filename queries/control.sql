@@ -358,7 +358,7 @@ where a.id not in (select h.id from held as h);
 -- purpose: keep workers from claiming jobs of a queue.
 -- callers: jobs.control.pausing (pause)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: the new row
+-- locks: the new row. Waits for an open transaction that pauses or resumes the same queue.
 -- index: pause_pkey
 -- fence: none, no job is touched. Those that run go on, are renewed and settle.
 -- rows: 1, or 0 where it was paused already
@@ -371,7 +371,7 @@ on conflict (kind, name) do nothing;
 -- purpose: let workers claim jobs of a paused queue again.
 -- callers: jobs.control.pausing (resume)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: the row it deletes
+-- locks: the row it deletes. Waits for an open transaction that resumes the same queue.
 -- index: pause_pkey
 -- fence: none, no job is touched
 -- rows: 1, or 0 where it was not paused

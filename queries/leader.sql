@@ -3,7 +3,8 @@
 --     any schedule or pause of a task was changed.
 -- callers: jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends
 -- tx: own autocommitted statement
--- locks: the row of jobs.leader, for the moment. Waits for another tick only.
+-- locks: the row of jobs.leader, for the moment. Waits for another tick, or for one
+--     that resigns, only.
 -- index: leader_pkey
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than if it were given now was given before

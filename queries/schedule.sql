@@ -164,7 +164,8 @@ on conflict (name) do nothing;
 --     changed, or where that is asked.
 -- callers: jobs.control.scheduling (change_schedule, rearm_schedule)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: the row of the schedule
+-- locks: the row of the schedule. Waits for a fire of it, and for an open transaction that changes
+--     or removes it.
 -- index: schedule_pkey
 -- fence: revision, so that of two changes at once neither undoes the other unseen
 -- clock: statement_timestamp(). Only where it is asked does the watermark move back.
@@ -204,7 +205,8 @@ where s.name = @name::text and s.revision = @revision::bigint;
 -- purpose: remove a schedule, and its pause with it. Jobs that it has enqueued stay.
 -- callers: jobs.control.scheduling (remove_schedule)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: the rows it deletes
+-- locks: the rows it deletes. Waits for a fire of the schedule, and for an open transaction that
+--     changes, removes or resumes it.
 -- index: schedule_pkey, pause_pkey
 -- fence: none, whoever fires meanwhile finds it gone or still there
 -- rows: 1, or 0 where there is none of that name
@@ -222,7 +224,7 @@ where s.name = @name::text;
 --     for its catch-up when it is resumed.
 -- callers: jobs.control.scheduling (pause_task)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: the new row
+-- locks: the new row. Waits for an open transaction that pauses or resumes the same schedule.
 -- index: pause_pkey
 -- fence: none, a fire looks at the pause in its own statement
 -- rows: 1, or 0 where it was paused already
@@ -235,7 +237,7 @@ on conflict (kind, name) do nothing;
 -- purpose: let a paused schedule fire again.
 -- callers: jobs.control.scheduling (resume_task)
 -- tx: own autocommitted statement, or the transaction of the caller
--- locks: the row it deletes
+-- locks: the row it deletes. Waits for an open transaction that resumes or removes it.
 -- index: pause_pkey
 -- fence: none, as its pause
 -- rows: 1, or 0 where it was not paused

@@ -9,7 +9,8 @@
 --     body)
 -- tx: own autocommitted statement, or the transaction of the caller
 -- locks: jobs.job rows for update, skip locked, held to commit. Waits for nobody. With @release
---     then the slots of jobs with a concurrency key, and those let out of the line of the key, no
+--     then the slots of jobs with a concurrency key (one that was left behind may be given up by a
+--     sweep in the same moment, which is waited for), and those let out of the line of the key, no
 --     key update, skip locked.
 -- index: job_pkey, settled_pkey; for jobs with a key also slot_job_key, job_blocked_idx
 -- fence: claims and worker, tested in the locking step

@@ -1,9 +1,9 @@
 -- name: WakeQueue :exec
 -- purpose: wake a worker for jobs that CopyJobs has just inserted, that a worker which stops has
---     handed back, or that one which does not serve their queue has let out of the line of a
---     concurrency key, if none was told of this queue lately.
+--     handed back, or that an operator or a worker which does not serve their queue has let out of
+--     the line of a concurrency key, if none was told of this queue lately.
 -- callers: jobs.enqueue (JobHandle.copy_many), after the COPY and in its transaction;
---     jobs.worker.farewell, jobs.worker.slots
+--     jobs.worker.farewell, jobs.worker.slots, jobs.control.cancelling
 -- tx: the transaction of the caller, or own autocommitted statement
 -- locks: the new row of jobs.wake. Waits for nobody.
 -- index: wake_queue_idx
@@ -70,8 +70,8 @@ select /* jobs:notify_probe */ pg_notify('jobs_wake', @nonce::text);
 
 -- name: PruneWakes :execrows
 -- purpose: remove rows of jobs.wake that no enqueue looks at any more.
--- callers: jobs.worker.claimer and jobs.relay.publisher, at most once a minute, and not where they
---     find nothing to do
+-- callers: jobs.worker.claimer, at most once a minute, and not where it finds no jobs;
+--     jobs.relay.publisher, likewise
 -- tx: own autocommitted statement
 -- locks: the old rows of jobs.wake, skip locked. Waits for nobody.
 -- index: wake_at_idx

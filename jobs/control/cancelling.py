@@ -23,6 +23,7 @@ from jobs.errors import JobBusy, JobNotCancellable, JobNotFound
 from jobs.flavour import Plan, call, drive
 from jobs_sql import control as sql
 from jobs_sql.slot import promote_keys, promote_keys_async
+from jobs_sql.wake import wake_queue, wake_queue_async
 
 _REASON_BYTES: Final = 1_000
 
@@ -160,7 +161,7 @@ def _cancel_many(
 
 def _promote(keys: list[str]) -> Plan[None]:
     """Let those out who wait for the slots of jobs that have ended. Else a sweep does it."""
-    yield from call(
+    rows = yield from call(
         promote_keys,
         promote_keys_async,
         keys=keys,
@@ -170,6 +171,8 @@ def _promote(keys: list[str]) -> Plan[None]:
         limited=[],
         limits=[],
     )
+    for queue in sorted({row.queue for row in rows if row.verdict == "promoted" and row.queue}):
+        yield from call(wake_queue, wake_queue_async, queue=queue)
 
 
 def _cancellation(row: sql.CancelJobsRow) -> Cancellation:

@@ -47,7 +47,7 @@ class ProcessRun(Run):
 
     def _settlement(self, result: str | None) -> dict[str, Any]:
         self._wire: Wire
-        self._wire.send("asked")
+        self._wire.send("asked", result)
         return super()._settlement(result)
 
     def _landed(self, rows: list[SettleJobsRow]) -> bool:

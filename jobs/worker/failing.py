@@ -29,7 +29,12 @@ def storable(text: str, limit: int, *, keep_end: bool = False) -> str:
     return f"{cut}\n{clean}" if keep_end else f"{clean} {cut}"
 
 
-def failure(error: BaseException, delay: timedelta, terminal: str | None = None) -> Outcome:
+def failure(
+    error: BaseException,
+    delay: timedelta,
+    terminal: str | None = None,
+    trace: str | None = None,
+) -> Outcome:
     """The outcome of an attempt that raised. Never raises, whatever the error does when it is
     looked at.
 
@@ -39,6 +44,7 @@ def failure(error: BaseException, delay: timedelta, terminal: str | None = None)
             attempt is left.
         terminal: What tells that no further attempt can help, which ends the job; None where
             nothing does.
+        trace: Its traceback, where that is known already.
     """
     message = storable(text_of(error), MESSAGE_LIMIT)
     if terminal is not None:
@@ -48,7 +54,7 @@ def failure(error: BaseException, delay: timedelta, terminal: str | None = None)
         delay,
         storable(type(error).__qualname__, 255),
         message,
-        storable(trace_of(error), TRACEBACK_LIMIT, keep_end=True),
+        storable(trace_of(error) if trace is None else trace, TRACEBACK_LIMIT, keep_end=True),
     )
 
 
@@ -85,12 +91,14 @@ def decide(job: Held, error: BaseException, retry: Retry, layers: tuple[Layer, .
         delay = min(reading.delay, retry.max_delay)
     else:
         delay = retry.delay_for(job.row.attempt)
-    outcome = failure(error, delay, reading.why if reading.kind == "terminal" else None)
-    _say_failed(job, error, outcome, reading)
+    trace = trace_of(error)
+    outcome = failure(error, delay, reading.why if reading.kind == "terminal" else None, trace)
+    # Not where it holds megabytes, or what the encoding of a log file does not take.
+    _say_failed(job, error if outcome.traceback == trace else None, outcome, reading)
     return outcome
 
 
-def _say_failed(job: Held, error: BaseException, outcome: Outcome, reading: Reading) -> None:
+def _say_failed(job: Held, shown: BaseException | None, outcome: Outcome, reading: Reading) -> None:
     if reading.kind == "terminal":
         then = "no further attempt can help"
     elif is_final(job.row.attempt, job.row.max_attempts):
@@ -106,8 +114,7 @@ def _say_failed(job: Held, error: BaseException, outcome: Outcome, reading: Read
         then,
         outcome.error_type,
         (outcome.error_message or "")[:_SHOWN],
-        # Not where it holds megabytes, or what the encoding of a log file does not take.
-        exc_info=error if outcome.traceback == trace_of(error) else None,
+        exc_info=shown,
         extra={
             "event": "jobs.run.attempt_failed",
             "job": str(job.id),

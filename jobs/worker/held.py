@@ -120,6 +120,13 @@ class Held:
         return self._run is not None and self._run._completion_landed
 
     @property
+    def result(self) -> str | None:
+        """What a job that has completed has stored, as JSON text."""
+        if self._run is not None and self._run._completion_asked:
+            return self._run._completion_result
+        return None if self.outcome is None else self.outcome.result
+
+    @property
     def unwritten(self) -> Run | None:
         """The run, where it has said how far it is and that is not written yet."""
         run = self._run

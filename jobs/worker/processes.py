@@ -316,8 +316,8 @@ class _Attempt:
             match frame:
                 case ("progress", Point() as point):
                     self._progress(point)
-                case ("asked",):
-                    self._run._completion_asked = True
+                case ("asked", result):
+                    self._run._completion_asked, self._run._completion_result = True, result
                 case ("landed",):
                     self._run._completion_landed = True
                 case ("done", result, seconds, point):

@@ -349,7 +349,7 @@ class Worker(Service):
         if self._hooks is not None and (over := ending(job, verdict, state)) is not None:
             outcome = job.outcome or Outcome("completed")
             if over[0] == "completed":
-                self._hooks.tell(job.row, *over, result=outcome.result)
+                self._hooks.tell(job.row, *over, result=job.result)
             else:
                 self._hooks.tell(job.row, *over, outcome.error_type, outcome.error_message)
         if verdict in ("lost", "refused"):

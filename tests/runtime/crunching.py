@@ -192,7 +192,10 @@ def connecting(input: Input, run: jobs.Run) -> None:
         note(input, "never here")
 
 
-@job()
+told: list[jobs.Settled[Input]] = []
+
+
+@job(on_settled=told.append)
 def completing(input: Input, run: jobs.Run) -> int:
     """Settles itself in its own transaction."""
     with psycopg.connect(os.environ["CRUNCHING_DSN"]) as conn:

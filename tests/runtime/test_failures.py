@@ -187,11 +187,12 @@ async def test_a_group_of_a_task_group_is_read(database: str) -> None:
     assert table.settled(one).stop_reason == "terminal"
 
 
+@pytest.mark.parametrize("what", [TypeError, SystemExit, KeyboardInterrupt])
 async def test_a_rule_that_fails_costs_nothing_but_a_line(
-    database: str, caplog: pytest.LogCaptureFixture
+    database: str, caplog: pytest.LogCaptureFixture, what: type[BaseException]
 ) -> None:
     def broken(error: ValueError) -> Any:
-        raise TypeError(error)
+        raise what(error)
 
     handle = raising(ValueError("no"), errors={ValueError: broken}, retry=LONG)
     table = Table(database)

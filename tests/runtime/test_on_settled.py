@@ -242,15 +242,25 @@ async def test_after_the_row_has_moved(database: str) -> None:
 
 
 async def test_a_completion_in_the_functions_own_transaction(database: str) -> None:
+    """The hook is told the result that was stored, which is not what is returned afterwards."""
     ear = Ear()
 
     @job(on_settled=ear)
-    def completes(_: Input, run: jobs.Run) -> None:
+    def completes(_: Input, run: jobs.Run) -> int:
         with psycopg.connect(database) as conn:
-            run.complete(conn)
+            run.complete(conn, result=7)
+        return 99
+
+    @job(on_settled=ear)
+    async def says_nothing(_: Input, run: jobs.Run) -> int:
+        async with await psycopg.AsyncConnection.connect(database) as conn:
+            await run.complete(conn)
+        return 99
 
     await heard_of(database, completes)
-    assert ear.outcomes == [("completed", None)]
+    await heard_of(database, says_nothing)
+    assert ear.outcomes == [("completed", None)] * 2
+    assert [told.result for told in ear.heard] == ["7", None]
 
 
 async def test_one_that_fails_changes_nothing(

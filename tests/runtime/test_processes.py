@@ -350,6 +350,7 @@ async def test_it_may_complete_in_its_own_transaction(
         assert await crunching.completing.result(aconn, id) == 7
         await until(lambda: worker.stats().completed == 1, "the worker to know")
     assert worker.stats().lost == 0
+    assert [(one.id, one.result) for one in crunching.told] == [(id, "7")]
     cursor = await aconn.execute("select to_regclass('made_by_a_process')::text")
     assert await cursor.fetchone() == ("made_by_a_process",)
 

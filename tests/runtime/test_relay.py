@@ -418,6 +418,17 @@ class TestPruning:
             await until(lambda: relay.stats().pruned == 2, "the pruning")
         assert outbox(database) == []
 
+    @pytest.mark.parametrize("keep", [None, timedelta(days=7)])
+    async def test_wakes_go_where_no_worker_removes_them(
+        self, database: str, monkeypatch: pytest.MonkeyPatch, keep: timedelta | None
+    ) -> None:
+        """The queue may be in another database, and the workers with it."""
+        monkeypatch.setattr(publisher_module, "_PRUNE_EVERY", 0.0)
+        execute(database, "insert into jobs.wake (queue, at) values ('', '2000-01-01')")
+        stage(database, 1)
+        await make(database, keep=keep).run_until_idle()
+        assert rows(database, "select * from jobs.wake where at < '2001-01-01'") == []
+
     async def test_or_never(self, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(publisher_module, "_PRUNE_EVERY", 0.0)
         stage(database, 1)

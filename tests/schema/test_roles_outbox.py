@@ -58,7 +58,8 @@ def test_a_relay(owner: Connection[Any], app: str, conn: Connection[Any]) -> Non
     note = {"id": rows[1], "error": "e", "refused": True, "park": True, "delay": HOUR}
     assert note_outbox_failure(conn, token=token, **note) == (True, True)
     prune_outbox(conn, keep=HOUR, most=10)
-    prune_wakes(conn, most=10)
+    owner.execute("insert into jobs.wake (queue, at) values ('', '2000-01-01')")
+    assert prune_wakes(conn, most=10) == 1
     assert release_outbox(conn, token=token) == 1
     assert outbox_stats(conn).parked == 1
     assert retry(conn, rows)

@@ -353,10 +353,11 @@ class TestOutcomes:
                 "from generate_series(0, 3) as s (i)"
             )
             (recent,), (now,) = outcome_counts(conn, 2 * MINUTE), outcome_counts(conn, NOTHING)
+            (ever,) = outcome_counts(conn, dt.timedelta.max)
             if minute() == start:
                 break
         # The minute in which the time begins counts whole.
-        assert (recent.amount, now.amount) == (111, 1)
+        assert (recent.amount, now.amount, ever.amount) == (111, 1, 1111)
 
     def test_a_negative_time_is_refused(self, conn: Conn) -> None:
         with pytest.raises(ConfigError, match="since"):
