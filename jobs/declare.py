@@ -21,7 +21,6 @@ from jobs.definition import (
     NAME_LIMIT,
     NO_KEY,
     NO_TENANT,
-    PRIORITIES,
     Item,
     KeyOf,
     NoKey,
@@ -30,11 +29,11 @@ from jobs.definition import (
     Scope,
     TenantOf,
     Where,
-    type_name,
 )
 from jobs.errors import DeclarationError, DuplicateName, IdempotencyRequired, TenantRequired
 from jobs.handle import BUILDER, JobHandle
 from jobs.hooks import Hook, checked_hook
+from jobs.options import PRIORITIES, type_name
 from jobs.payload import plain_text, text_problem
 from jobs.results import ResultCodec
 from jobs.retry import LONGEST, Retry

@@ -6,7 +6,9 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain, repeat
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -19,9 +21,10 @@ from jobs.enqueue import OnConflict, Row, Target
 from jobs.errors import IdempotencyRequired, InvalidInput, JobsError, TenantRequired
 from jobs.hooks import Hook
 from jobs.ids import uuid7
+from jobs.options import check_priority, check_when, type_name
 from jobs.payload import Codec, plain_text, text_problem
 from jobs.results import ResultCodec
-from jobs.retry import LONGEST, Retry
+from jobs.retry import Retry
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVarWithDefault("R", default=Any)
@@ -32,12 +35,14 @@ ENQUEUED_BY_LIMIT: Final = 1_024
 TRACEPARENT_LIMIT: Final = 512
 """Limits in bytes of UTF-8: of queue, name and tenant, and of the others as their names say."""
 
-PRIORITIES: Final = range(4)
+BLOCK_ROWS: Final = 500
+BLOCK_CHARACTERS: Final = 64 * 1024
+"""How far a stream of jobs is read ahead: ids and COPY text are made for many rows at once."""
 
-# Both ends leave room for any time zone within what Python can represent.
-_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
 _AT_ONCE: Final = timedelta()
+_Derived: TypeAlias = tuple[str, str | None, str | None]
+_NOTHING: Final[_Derived] = ("", None, None)
+_make_row: Callable[[Iterable[Any]], Row] = partial(tuple.__new__, Row)  # Row(*columns), in C
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 
 Scope: TypeAlias = Literal["live", "waiting"]
@@ -226,23 +231,23 @@ class Definition(Generic[M, R]):
     ) -> Row:
         """Check one job and return what is sent for it. Raises as `JobHandle.enqueue`."""
         check_when(delay, run_at)
-        if priority is not None and (type(priority) is not int or priority not in PRIORITIES):
-            raise InvalidInput(f"must be 0, 1, 2 or 3, and is {priority!r:.200}", field="priority")
+        check_priority(priority)
         if id is not None and not isinstance(id, UUID):
             raise InvalidInput(f"must be a UUID, and is a {type_name(id)}", field="id")
         model = self._codec.accept(input)
         text = self._codec.dump(model)
+        tenant, key, concurrency_key = self._derived(model) if self._derives else _NOTHING
         return Row(
             uuid7() if id is None else id,
             uuid7(),
             id is not None,
-            "" if self.tenant is NO_TENANT else self.derive_tenant(model) or "",
+            tenant,
             self.priority if priority is None else priority,
             run_at,
             _AT_ONCE if delay is None else delay,
-            None if self.idempotency_key is NO_KEY else self.derive_key(model),
+            key,
             text,
-            None if self.concurrency is None else self.derive_concurrency_key(model),
+            concurrency_key,
         )
 
     def rows(
@@ -252,16 +257,64 @@ class Definition(Generic[M, R]):
         run_at: datetime | None,
         priority: int | None,
     ) -> Iterator[Row]:
-        """Check jobs one by one as they are asked for; an error carries the index."""
+        """Check jobs as they are asked for; an error carries the index. Reads ahead: see `blocks`.
+
+        Raises as `JobHandle.enqueue`.
+        """
+        return chain.from_iterable(self.blocks(items, delay, run_at, priority))
+
+    def blocks(
+        self,
+        items: Iterable[object],
+        delay: timedelta | None,
+        run_at: datetime | None,
+        priority: int | None,
+    ) -> Iterator[list[Row]]:
+        """Check jobs block by block, in order; an error carries the index.
+
+        A block holds at most `BLOCK_ROWS` rows, and one payload more than `BLOCK_CHARACTERS` of
+        them. Raises as `JobHandle.enqueue`.
+        """
         check_when(delay, run_at)
         # A model iterates over its fields, which would end in an error about the first of them.
         if isinstance(items, (BaseModel, Mapping, str, bytes)) or not isinstance(items, Iterable):
             raise InvalidInput(
                 f"must be an iterable of payloads, and is a {type_name(items)}", field="items"
             )
+
+        texts: list[str] = []
+        derived: list[_Derived] = []
+        derives = self._derives
+        accept, dump = self._codec.accept, self._codec.dump
+
+        def made() -> Iterable[Row]:
+            """Give ids to rows with the options of the call."""
+            ids = uuid7.many(2 * len(texts))
+            tenants, keys, concurrency_keys = (
+                zip(*derived, strict=True) if derives else map(repeat, _NOTHING)
+            )
+            columns = (
+                ids[::2],
+                ids[1::2],
+                repeat(False),
+                tenants,
+                repeat(self.priority if priority is None else priority),
+                repeat(run_at),
+                repeat(_AT_ONCE if delay is None else delay),
+                keys,
+                texts,
+                concurrency_keys,
+            )
+            return map(_make_row, zip(*columns, strict=False))  # some of them have no end
+
+        block: list[Row] = []
+        size = 0
         for index, item in enumerate(items):
             try:
                 if isinstance(item, Item):
+                    if texts:  # those before it have the smaller ids
+                        block += made()
+                        texts, derived = [], []
                     own = item.delay is not None or item.run_at is not None
                     row = self.row(
                         item.input,
@@ -270,12 +323,43 @@ class Definition(Generic[M, R]):
                         priority if item.priority is None else item.priority,
                         item.id,
                     )
+                    block.append(row)
+                    size += len(row.input)
                 else:
-                    row = self.row(item, delay, run_at, priority, None)
+                    if priority is not None:
+                        check_priority(priority)
+                    model = accept(item)
+                    text = dump(model)
+                    if derives:
+                        derived.append(self._derived(model))
+                    texts.append(text)
+                    size += len(text)
             except JobsError as error:
                 error.at_item(index)
                 raise
-            yield row
+            if size >= BLOCK_CHARACTERS or len(block) + len(texts) >= BLOCK_ROWS:
+                if texts:
+                    block += made()
+                yield block
+                texts, derived, block, size = [], [], [], 0
+        if texts:
+            block += made()
+        if block:
+            yield block
+
+    @property
+    def _derives(self) -> bool:
+        """Whether anything but the payload is made from the input."""
+        given = (self.tenant, self.idempotency_key, self.concurrency)
+        return given != (NO_TENANT, NO_KEY, None)
+
+    def _derived(self, model: M) -> _Derived:
+        """Return tenant, idempotency key and concurrency key of a job."""
+        return (
+            "" if self.tenant is NO_TENANT else self.derive_tenant(model) or "",
+            None if self.idempotency_key is NO_KEY else self.derive_key(model),
+            None if self.concurrency is None else self.derive_concurrency_key(model),
+        )
 
     def target(
         self, traceparent: str | None, enqueued_by: str | None, on_conflict: OnConflict
@@ -330,37 +414,3 @@ def _checked_text(what: str, value: object, limit: int) -> str:
     if problem is not None:
         raise InvalidInput(problem, field=what)
     return plain_text(value)
-
-
-def check_when(delay: timedelta | None, run_at: datetime | None) -> None:
-    """Refuse a due time that is naive, out of bounds or said twice (InvalidInput)."""
-    if delay is not None:
-        if run_at is not None:
-            raise InvalidInput("cannot be given together with delay", field="run_at")
-        if not isinstance(delay, timedelta):
-            raise InvalidInput(f"must be a timedelta, and is a {type_name(delay)}", field="delay")
-        if not timedelta() <= delay <= LONGEST:
-            raise InvalidInput(
-                f"must be from 0 to {LONGEST.days} days, and is {delay}", field="delay"
-            )
-    if run_at is not None:
-        if not isinstance(run_at, datetime):
-            raise InvalidInput(
-                f"must be a datetime with a time zone, and is a {type_name(run_at)}", field="run_at"
-            )
-        if run_at.utcoffset() is None:
-            raise InvalidInput(
-                "is a datetime without a time zone, so nobody can tell which instant it is",
-                field="run_at",
-                fix="Give it one, for example datetime.now(timezone.utc) + timedelta(minutes=30).",
-            )
-        if not _EARLIEST <= run_at <= _LATEST:
-            raise InvalidInput(
-                f"must be from {_EARLIEST.year} to {_LATEST.year}, and is {run_at.isoformat()}",
-                field="run_at",
-            )
-
-
-def type_name(value: object) -> str:
-    """Return the name of a value's type, for messages."""
-    return type(value).__qualname__

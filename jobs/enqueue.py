@@ -5,10 +5,12 @@ Each operation is a plan (see `jobs.flavour`), written once; `jobs.sending` runs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
+from itertools import repeat
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from jobs.errors import DuplicateJob, EnqueueContended, IsolationUnsupported
@@ -78,6 +80,13 @@ class Row(NamedTuple):
     key: str | None
     input: str
     concurrency_key: str | None = None
+
+
+# Enqueued(*columns) and CopyJobsParams(*columns) in C.
+_make_answer: Callable[[Iterable[Any]], Enqueued] = partial(tuple.__new__, Enqueued)
+_make_params: Callable[[Iterable[Any]], bulk.CopyJobsParams] = partial(
+    tuple.__new__, bulk.CopyJobsParams
+)
 
 
 # -- one ------------------------------------------------------------------------------------------
@@ -183,7 +192,9 @@ def enqueue_many(target: Target, rows: Sequence[Row]) -> Plan[list[Enqueued]]:
     if _nothing_in_the_way(target, rows):
         for chunk in cut_rows(rows):
             yield from _insert_plain(target, chunk)
-        return [Enqueued(row.id, row.run_id, "created") for row in rows]
+        ids, run_ids = [row.id for row in rows], [row.run_id for row in rows]
+        created = zip(ids, run_ids, repeat("created"), strict=False)
+        return list(map(_make_answer, created))
     if any(row.supplied for row in rows):
         yield from _need_fresh_snapshots()
     first, repeats = _apart(rows)
@@ -350,6 +361,8 @@ def _chunks(rows: list[Row]) -> list[list[Row]]:
 
 def cut_rows(rows: Sequence[Row]) -> list[list[Row]]:
     """Cut rows into bulk statements that each take a bounded amount of memory, in order."""
+    if rows and _one_chunk(rows):
+        return [list(rows)]
     chunks: list[list[Row]] = []
     size = 0
     for row in rows:
@@ -362,44 +375,51 @@ def cut_rows(rows: Sequence[Row]) -> list[list[Row]]:
     return chunks
 
 
+def _one_chunk(rows: Sequence[Row]) -> bool:
+    return len(rows) <= CHUNK_ROWS and sum([len(row.input) for row in rows]) <= CHUNK_CHARACTERS
+
+
 def guard_for_many(target: Target, rows: Sequence[Row]) -> Guard:
     """Return what keeps a bulk enqueue all or nothing."""
     if target.on_conflict == "raise" and rows:
         return Guard.SAVEPOINT
-    alone = len(rows) <= CHUNK_ROWS and not any(row.supplied or row.key for row in rows)
-    small = sum(len(row.input) for row in rows) <= CHUNK_CHARACTERS
-    return Guard.NONE if alone and small else Guard.TRANSACTION
+    alone = _one_chunk(rows) and not any(row.supplied or row.key for row in rows)
+    return Guard.NONE if alone else Guard.TRANSACTION
 
 
 # -- a stream -------------------------------------------------------------------------------------
 
 
-def copy_many(target: Target, rows: Iterable[Row]) -> Plan[int]:
-    """Send rows through COPY as they come; return their number. Nothing if one of them raises."""
-    count = yield from call(bulk.copy_jobs, bulk.copy_jobs_async, _copied(target, rows))
+def copy_many(target: Target, blocks: Iterable[Sequence[Row]]) -> Plan[int]:
+    """Send rows through COPY block by block; return their number. None if one of them raises."""
+    count = yield from call(bulk.copy_jobs, bulk.copy_jobs_async, _copied(target, blocks))
     if count:
         yield from call(wake.wake_queue, wake.wake_queue_async, queue=target.queue)
     return count
 
 
-def _copied(target: Target, rows: Iterable[Row]) -> Iterator[bulk.CopyJobsParams]:
-    for row in rows:
-        yield bulk.CopyJobsParams(
-            id=row.id,
-            run_id=row.run_id,
-            queue=target.queue,
-            name=target.name,
-            tenant=row.tenant,
-            priority=row.priority,
-            max_attempts=target.max_attempts,
-            dead_letter=target.dead_letter,
-            concurrency_key=row.concurrency_key,
-            concurrency_limit=target.concurrency_limit,
-            when_busy=target.when_busy,
-            traceparent=target.traceparent,
-            enqueued_by=target.enqueued_by,
-            input=row.input,
-        )
+def _copied(
+    target: Target, blocks: Iterable[Sequence[Row]]
+) -> Iterator[Sequence[bulk.CopyJobsParams]]:
+    for rows in blocks:
+        columns: dict[str, Iterable[Any]] = {
+            "id": [row.id for row in rows],
+            "run_id": [row.run_id for row in rows],
+            "queue": repeat(target.queue),
+            "name": repeat(target.name),
+            "tenant": [row.tenant for row in rows],
+            "priority": [row.priority for row in rows],
+            "max_attempts": repeat(target.max_attempts),
+            "dead_letter": repeat(target.dead_letter),
+            "concurrency_key": [row.concurrency_key for row in rows],
+            "concurrency_limit": repeat(target.concurrency_limit),
+            "when_busy": repeat(target.when_busy),
+            "traceparent": repeat(target.traceparent),
+            "enqueued_by": repeat(target.enqueued_by),
+            "input": [row.input for row in rows],
+        }
+        ordered = [columns[name] for name in bulk.CopyJobsParams._fields]
+        yield list(map(_make_params, zip(*ordered, strict=False)))  # some of them have no end
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
-from jobs.definition import KEY_LIMIT, Item, type_name
+from jobs.definition import KEY_LIMIT, Item
 from jobs.enqueue import Row, Target
 from jobs.errors import InvalidInput, JobsError
 from jobs.handle import JobHandle
+from jobs.options import type_name
 
 Entry: TypeAlias = tuple[JobHandle[Any], BaseModel | Mapping[str, Any] | Item[Any]]
 """What a task yields: a job's handle, and its input or an `Item` with options."""

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection, Connection
 from pydantic import BaseModel
 
 from jobs.awaiting import Wait
-from jobs.definition import Item, R, type_name
+from jobs.definition import Item, R
 from jobs.enqueue import (
     Enqueued,
     OnConflict,
@@ -22,6 +22,7 @@ from jobs.enqueue import (
     guard_for_many,
 )
 from jobs.errors import ConnectionUnsupported, DeclarationError, InvalidInput
+from jobs.options import type_name
 from jobs.sending import Guard, Operation, perform
 from jobs.staging import Staging
 
@@ -259,7 +260,8 @@ class JobHandle(Staging[M, R]):
 
         Args:
             conn: As for `enqueue`, not in pipeline mode.
-            inputs: Payloads as for `enqueue`, read one by one and never held all at once.
+            inputs: Payloads as for `enqueue`, read and sent in blocks of at most 500, or of 64 KiB
+                and one payload, and never held all at once.
             priority, enqueued_by, traceparent, require_transaction: As for `enqueue`, for all.
 
         Returns:
@@ -277,9 +279,9 @@ class JobHandle(Staging[M, R]):
                     fix="Use enqueue_many.",
                 )
             target = self.target(traceparent, enqueued_by, "return")
-            rows = self.rows(inputs, None, None, priority)
+            blocks = self.blocks(inputs, None, None, priority)
             return Operation(
-                lambda: copy_many(target, rows),
+                lambda: copy_many(target, blocks),
                 Guard.SAVEPOINT,
                 self.transactional(require_transaction),
             )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
-from uuid import UUID
+from typing import Any
+from uuid import UUID, SafeUUID
 
 # Layout: 48 bits of milliseconds, version, 12 + 30 bits of counter, variant, 32 random bits. The
 # counter starts below 2^41 in each millisecond, so it has at least 2^41 steps before it overflows.
@@ -14,6 +16,12 @@ _COUNTER_END = 1 << 42
 _NOISE_AT_ONCE = 64
 _VERSION_7 = 0x7 << 76
 _VARIANT_RFC = 0b10 << 62
+_LOW_END = 1 << 30  # of the part of the counter that stands below the variant
+
+# What `UUID(int=...)` does without its checks, which take longer than all else an id takes.
+_UUID_FIELDS: Any = UUID.__dict__
+_set_int = _UUID_FIELDS["int"].__set__
+_set_safe = _UUID_FIELDS["is_safe"].__set__
 
 
 class Generator:
@@ -63,6 +71,39 @@ class Generator:
             | (counter & 0x3FFF_FFFF) << 32
             | noise & 0xFFFF_FFFF
         )
+
+    def many(self, count: int) -> list[UUID]:
+        """Return so many new UUIDs in growing order, greater than all before them.
+
+        The same as so many calls, at a fifth of the price: they share a look at the clock.
+        """
+        made: list[UUID] = []
+        while len(made) < count:
+            made += self._run(count - len(made))
+        return made
+
+    def _run(self, longest: int) -> list[UUID]:
+        """Return at least one id and at most ``longest``, which differ below the variant only."""
+        with self._lock:
+            now = time.time_ns() // 1_000_000
+            first = self._counter + 1
+            if now > self._milliseconds or first >= _COUNTER_END:
+                self._milliseconds = max(now, self._milliseconds + 1)
+                first = int.from_bytes(os.urandom(8)) >> (64 - _COUNTER_START_BITS)
+            count = min(longest, _LOW_END - (first & (_LOW_END - 1)))
+            self._counter = first + count - 1
+            milliseconds = self._milliseconds
+        head = milliseconds << 80 | _VERSION_7 | first >> 30 << 64 | _VARIANT_RFC
+        low = (first & (_LOW_END - 1)) << 32
+        unknown = SafeUUID.unknown
+        made: list[UUID] = []
+        for noise in struct.unpack(f"={count}I", os.urandom(4 * count)):
+            id = object.__new__(UUID)
+            _set_int(id, head | low | noise)
+            _set_safe(id, unknown)
+            made.append(id)
+            low += 1 << 32
+        return made
 
 
 uuid7 = Generator()

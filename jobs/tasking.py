@@ -12,11 +12,12 @@ from weakref import WeakValueDictionary
 from psycopg import AsyncConnection, Connection
 
 from jobs.callables import is_asynchronous
-from jobs.definition import NAME_LIMIT, type_name
+from jobs.definition import NAME_LIMIT
 from jobs.enqueue import Enqueued, enqueue_one
 from jobs.errors import ConnectionUnsupported, DeclarationError, DuplicateName, ScheduleInvalid
 from jobs.firing import Entry, Shot, checked, shots
 from jobs.flavour import Plan
+from jobs.options import type_name
 from jobs.payload import text_problem
 from jobs.sending import Guard, send, send_async
 from jobs.timetable import CATCH_UPS, CatchUp, Timetable, make, upcoming

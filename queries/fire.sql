@@ -1,19 +1,21 @@
 -- name: FireSchedule :one
 -- purpose: fire one occurrence: move the watermark from the value that was read, and insert its
---     jobs only where it moved.
--- callers: jobs.scheduler.dispatcher
+--     jobs only where it moved. A fire renews the lease of the leader.
+-- callers: jobs.scheduler.firing
 -- tx: own autocommitted statement
 -- locks: the row of the schedule for update, skip locked, then the new jobs in order of (name,
 --     tenant, key digest, id) by their bytes, as PublishJobs. Waits as EnqueueJobs does, and for
---     nobody else: who changes a schedule in a long transaction must not hold up the others.
--- index: schedule_pkey, pause_pkey, job_pkey, job_unique_idx, wake_queue_idx
+--     nobody else: who changes a schedule in a long transaction must not hold up the others. Last
+--     the row of jobs.leader, so that no tick waits for what the jobs wait for.
+-- index: schedule_pkey, pause_pkey, job_pkey, job_unique_idx, wake_queue_idx, leader_pkey
 -- fence: watermark and revision of the schedule. Nothing is inserted for one that is paused, nor
 --     before its time has come.
 -- clock: statement_timestamp() decides whether it is due; clock_timestamp() for the jobs
 -- rows: one. verdict: fired; moved (another has fired it); changed; paused; early; gone (there is
 --     no such schedule); busy (another session holds the row, or has just let go of it: try again,
---     and see). job_count: how many jobs were inserted, less where a key was taken.
--- cost: one heap-only update, and as EnqueueJobs for the jobs; one probe where nothing is fired
+--     and see). job_count: how many jobs were inserted, less where a key was taken. leads: whether
+--     the lease was renewed.
+-- cost: two heap-only updates, and as EnqueueJobs for the jobs; one probe where nothing is fired
 -- errors: lock timeout, deadlock or serialization failure
 -- notify: as EnqueueJob, once a queue
 with /* jobs:fire_schedule */ held as materialized (
@@ -142,6 +144,19 @@ noted as (
             else pg_notification_queue_usage() < 0.5 /* a full one would fail the commit */
         end
     returning pg_notify('jobs_wake', n.queue) /* computed for each row, read or not */
+),
+
+renewed as (
+    update jobs.leader as l
+    set
+        lease = @lease::interval,
+        expires_at = statement_timestamp() + @lease::interval
+    where
+        l.role = 'scheduler'
+        and l.holder = @holder::text
+        and exists (select m.name from moved as m)
+        and (select count(a.id) from added as a) >= 0 /* behind the jobs */
+    returning l.role
 )
 
 select
@@ -158,7 +173,8 @@ select
         else 'moved'
     end)::text as verdict,
     statement_timestamp()::timestamptz as read_at,
-    (select count(a.id) from added as a)::bigint as job_count
+    (select count(a.id) from added as a)::bigint as job_count,
+    coalesce((select n.role from renewed as n) = 'scheduler', false)::boolean as leads
 from (select @name::text as name) as wanted
 left join jobs.schedule as s on wanted.name = s.name;
 

@@ -1,7 +1,9 @@
 -- name: TickScheduler :one
 -- purpose: keep or take the lease of the scheduler, and learn the time of the database and whether
 --     any schedule or pause of a task was changed.
--- callers: jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends
+-- callers: jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends; besides, when
+--     the lease of another lapses, while a function keeps a leader waiting, and after a fire that
+--     came to nothing
 -- tx: own autocommitted statement
 -- locks: the row of jobs.leader, for the moment. Waits for another tick, or for one
 --     that resigns, only.
@@ -9,8 +11,9 @@
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than if it were given now was given before
 --     the clock was set back, and counts as ended.
--- rows: one. fingerprint differs from that of another tick where a schedule or the pause of a task
---     came, went or was changed between the two; a fire changes nothing of it.
+-- rows: one. expires_at: of this lease, or of the one that another holds. fingerprint differs
+--     from that of another tick where a schedule or the pause of a task came, went or was changed
+--     between the two; a fire changes nothing of it.
 -- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule,
 --     a few pages for a hundred schedules
 with /* jobs:tick_scheduler */ held as (
@@ -30,7 +33,7 @@ with /* jobs:tick_scheduler */ held as (
         l.holder = excluded.holder
         or l.expires_at <= statement_timestamp()
         or l.expires_at > statement_timestamp() + l.lease
-    returning l.role
+    returning l.role, l.expires_at
 ),
 
 known as (
@@ -54,6 +57,11 @@ paused as (
 select
     coalesce(h.role = 'scheduler', false)::boolean as leads,
     statement_timestamp()::timestamptz as read_at,
+    coalesce(
+        h.expires_at,
+        (select l.expires_at from jobs.leader as l where l.role = 'scheduler'),
+        statement_timestamp() /* given since this statement began */
+    )::timestamptz as expires_at,
     (k.amount || ':' || k.digest || '/' || p.amount || ':' || p.digest)::text as fingerprint
 from known as k
 cross join paused as p

@@ -14,7 +14,10 @@ def lines_of(statement: Statement) -> list[str]:
     lines = [*wrap(_sentence(purpose), "", ""), ""]
     lines += ["Args:", "    conn: Any psycopg connection of this flavour; nothing is committed."]
     if statement.command == ":copyfrom":
-        lines.append(f"    rows: What to copy, read one by one; see `{statement.row_class}`.")
+        lines.append(
+            f"    blocks: What to copy, lists of `{statement.row_class}` that are read one by"
+        )
+        lines.append("        one and sent as a whole each.")
     else:
         lines += [f"    {value.python}: {_argument_doc(value)}." for value in statement.params]
     lines += ["", "Returns:", *_returns_doc(statement), ""]

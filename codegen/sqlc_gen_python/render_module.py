@@ -70,6 +70,8 @@ def _imports(statements: Sequence[Statement], body: str) -> str:
         lines.append(f"from collections.abc import {', '.join(abc)}")
     if "Decimal" in used:
         lines.append("from decimal import Decimal")
+    if "partial" in used:
+        lines.append("from functools import partial")
     typing = [name for name in ("Any", "Final", "NamedTuple") if name in used]
     lines.append(f"from typing import {', '.join(typing)}")
     if "UUID" in used:
@@ -195,11 +197,26 @@ def _decode(column: Value, source: str) -> str:
 
 
 def _copy_encoder(statement: Statement) -> str:
-    values = [_encoded(value, f"row.{value.python}") for value in statement.params]
-    head = f"def _{statement.function}_fields(row: {statement.row_class}) -> _copying.Fields:"
-    if len(values) == 1:
-        return f"{head}\n    return ({values[0]},)"
-    return "\n".join([head, "    return (", *(f"        {value}," for value in values), "    )"])
+    return "\n".join(
+        [
+            f"def _{statement.function}_columns(",
+            f"    rows: Sequence[{statement.row_class}],",
+            ") -> list[_copying.Column]:",
+            "    columns = zip(*rows, strict=True)",
+            "    return [",
+            *(f"        {_encoded_column(value)}," for value in statement.params),
+            "    ]",
+        ]
+    )
+
+
+def _encoded_column(value: Value) -> str:
+    encode = "_encode.optional_column" if value.nullable else "_encode.column"
+    encoder = f"_encode.{value.type.encoder}"
+    if value.is_array:
+        array = "quoted_array" if value.type.encoder in ("text", "bytea") else "array"
+        encoder = f"partial(_encode.{array}, {encoder})"
+    return f"{encode}({encoder}, next(columns))"
 
 
 def _encoded(value: Value, source: str) -> str:
@@ -216,7 +233,7 @@ def _encoded(value: Value, source: str) -> str:
 def _function(statement: Statement, flavour: Flavour) -> str:
     name = statement.async_function if flavour.suffix else statement.function
     if statement.copy:
-        arguments = [f"rows: Iterable[{statement.row_class}]"]
+        arguments = [f"blocks: Iterable[Sequence[{statement.row_class}]]"]
     else:
         arguments = [f"{value.python}: {value.argument}" for value in statement.params]
     lines = _signature(flavour, name, arguments, returns(statement), keyword=not statement.copy)
@@ -260,7 +277,7 @@ def _body(statement: Statement, flavour: Flavour) -> list[str]:
     factory = f", row_factory=_{statement.constant}_ROWS" if statement.columns else ""
     lines = [f"    {enter} {flavour.cursor}(conn{factory}) as cur:"]
     if statement.copy:
-        call = f"_copying.chunks(rows, _{statement.function}_fields)"
+        call = f"_copying.chunks(blocks, _{statement.function}_columns)"
         lines += [
             f"        {enter} cur.copy({statement.constant}) as copy:",
             f"            for chunk in {call}:",

@@ -255,35 +255,39 @@ COPY_JOBS: Final = """\
 copy jobs.job (id, run_id, queue, name, tenant, priority, max_attempts, dead_letter, concurrency_key, concurrency_limit, when_busy, traceparent, enqueued_by, input) from stdin"""
 
 
-def _copy_jobs_fields(row: CopyJobsParams) -> _copying.Fields:
-    return (
-        _encode.uuid(row.id),
-        _encode.uuid(row.run_id),
-        _encode.text(row.queue),
-        _encode.text(row.name),
-        _encode.text(row.tenant),
-        _encode.integer(row.priority),
-        _encode.integer(row.max_attempts),
-        _encode.boolean(row.dead_letter),
-        _encode.optional(_encode.text, row.concurrency_key),
-        _encode.optional(_encode.integer, row.concurrency_limit),
-        _encode.optional(_encode.text, row.when_busy),
-        _encode.optional(_encode.text, row.traceparent),
-        _encode.optional(_encode.text, row.enqueued_by),
-        _encode.text(row.input),
-    )
+def _copy_jobs_columns(
+    rows: Sequence[CopyJobsParams],
+) -> list[_copying.Column]:
+    columns = zip(*rows, strict=True)
+    return [
+        _encode.column(_encode.uuid, next(columns)),
+        _encode.column(_encode.uuid, next(columns)),
+        _encode.column(_encode.text, next(columns)),
+        _encode.column(_encode.text, next(columns)),
+        _encode.column(_encode.text, next(columns)),
+        _encode.column(_encode.integer, next(columns)),
+        _encode.column(_encode.integer, next(columns)),
+        _encode.column(_encode.boolean, next(columns)),
+        _encode.optional_column(_encode.text, next(columns)),
+        _encode.optional_column(_encode.integer, next(columns)),
+        _encode.optional_column(_encode.text, next(columns)),
+        _encode.optional_column(_encode.text, next(columns)),
+        _encode.optional_column(_encode.text, next(columns)),
+        _encode.column(_encode.text, next(columns)),
+    ]
 
 
 def copy_jobs(
     conn: Connection[Any],
-    rows: Iterable[CopyJobsParams],
+    blocks: Iterable[Sequence[CopyJobsParams]],
 ) -> int:
     """
     Insert a large number of jobs that have no idempotency key, as fast as the server can.
 
     Args:
         conn: Any psycopg connection of this flavour; nothing is committed.
-        rows: What to copy, read one by one; see `CopyJobsParams`.
+        blocks: What to copy, lists of `CopyJobsParams` that are read one by
+            one and sent as a whole each.
 
     Returns:
         The number of rows copied.
@@ -299,21 +303,22 @@ def copy_jobs(
     """
     with RawCursor(conn) as cur:
         with cur.copy(COPY_JOBS) as copy:
-            for chunk in _copying.chunks(rows, _copy_jobs_fields):
+            for chunk in _copying.chunks(blocks, _copy_jobs_columns):
                 copy.write(chunk)
         return cur.rowcount
 
 
 async def copy_jobs_async(
     conn: AsyncConnection[Any],
-    rows: Iterable[CopyJobsParams],
+    blocks: Iterable[Sequence[CopyJobsParams]],
 ) -> int:
     """
     Insert a large number of jobs that have no idempotency key, as fast as the server can.
 
     Args:
         conn: Any psycopg connection of this flavour; nothing is committed.
-        rows: What to copy, read one by one; see `CopyJobsParams`.
+        blocks: What to copy, lists of `CopyJobsParams` that are read one by
+            one and sent as a whole each.
 
     Returns:
         The number of rows copied.
@@ -329,6 +334,6 @@ async def copy_jobs_async(
     """
     async with AsyncRawCursor(conn) as cur:
         async with cur.copy(COPY_JOBS) as copy:
-            for chunk in _copying.chunks(rows, _copy_jobs_fields):
+            for chunk in _copying.chunks(blocks, _copy_jobs_columns):
                 await copy.write(chunk)
         return cur.rowcount

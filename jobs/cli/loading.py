@@ -30,7 +30,8 @@ def load_registry(target: str) -> Registry:
         sys.path.insert(0, here)
     try:
         registry = load(target) if ":" in target else _registry_of(target)
-    except JobsError:
+    except JobsError as error:
+        error.cause += _place(error)
         raise
     except ImportError as error:
         # It meant a package of the application's that the library hides.
@@ -97,13 +98,19 @@ def _registry_of(name: str) -> Registry:
 
 def _broken(target: str, error: BaseException) -> LoadError:
     """Say what an import raised, and where in the application's own code."""
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if "importlib" not in frame.filename and frame.filename != __file__:
-            where = f" ({frame.filename}, line {frame.lineno})"
+    where = _place(error)
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}, line {error.lineno})"
     message = error.msg if isinstance(error, SyntaxError) else error
     return LoadError(
         f"importing {target.partition(':')[0]} raised {type(error).__name__}: {message}{where}"
     )
+
+
+def _place(error: BaseException) -> str:
+    """Where in the application an error comes from, in brackets; "" where from ours alone."""
+    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if "importlib" not in frame.filename and not frame.filename.startswith(own):
+            return f" ({frame.filename}, line {frame.lineno})"
+    return ""

@@ -25,7 +25,7 @@ def add_parser(sub: Subcommands) -> None:
     add_name(parser)
     add_seconds(
         parser,
-        lease=(30.0, "how long the others wait for a leader that does not answer"),
+        lease=(30.0, "how long the others wait for a leader that does not answer, at most"),
         refresh=(10.0, "how soon a changed schedule or pause acts: one statement each time"),
         patience=(30.0, "how long the function of a task may take"),
         drain=(10.0, "how long a stop waits for the fire in flight"),

@@ -10,9 +10,9 @@ from uuid import UUID
 from psycopg import AsyncConnection, Connection
 
 from jobs.control.asking import PATIENCE, Conn, check_patience, checked_ids, in_order, patiently
-from jobs.definition import check_when
 from jobs.errors import ControlInvalid, InvalidInput, JobBusy, JobNotFound, JobNotRequeueable
 from jobs.flavour import Plan, call, drive
+from jobs.options import check_when
 from jobs_sql import control as sql
 
 

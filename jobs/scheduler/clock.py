@@ -26,3 +26,7 @@ class DatabaseClock:
         """The present, in UTC. Asked only after `set`."""
         assert self._told is not None
         return self._told + timedelta(seconds=time.monotonic() - self._at)
+
+    def until(self, instant: datetime) -> float:
+        """Seconds until an instant; negative where it has passed. Asked only after `set`."""
+        return (instant - self.now()).total_seconds()

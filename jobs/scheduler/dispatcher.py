@@ -14,14 +14,14 @@ import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import JobsError, SchemaOutdated
-from jobs.firing import Shot
 from jobs.registry import Registry
 from jobs.scheduler.calling import Caller, Calls
 from jobs.scheduler.clock import DatabaseClock
+from jobs.scheduler.firing import send, storable
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
-from jobs.texts import escaped, text_of
+from jobs.texts import text_of
 from jobs.timetable import CronTable, Due, IntervalTable
 from jobs_sql import fire, leader
 from jobs_sql import schedule as sql
@@ -34,13 +34,18 @@ T = TypeVar("T")
 BATCH: Final = 10
 # Seconds for one statement.
 STATEMENT_SECONDS: Final = 10.0
+# Seconds that a leader may be late with what it has to do next until another takes over.
+LATE: Final = 2.0
+# Seconds that are promised at least.
+_PROMISE: Final = 1.0
+# Seconds behind the end of a lease that another looks at it, at most.
+_BEHIND: Final = 0.2
 # Seconds before a schedule that could not fire is tried again, doubling.
 _RETRY_FIRST: Final = 1.0
 _RETRY_MOST: Final = 60.0
 # Seconds before the database is asked again after trouble with it, doubling.
 _TROUBLE_FIRST: Final = 0.5
 _TROUBLE_MOST: Final = 10.0
-_ERROR_CHARACTERS: Final = 2_000
 
 # Errors of a statement that say nothing about the connection or the server.
 _ABOUT_THE_JOBS: Final = (
@@ -59,6 +64,10 @@ class Dispatcher:
 
     Between two of those nothing is sent but fires: watermarks and the next occurrences are in
     memory, and the fence of a fire tells when they are not true any more.
+
+    The lease ends a little after the next thing that the leader has to do, and each fire renews it
+    in its own statement. So one that is gone is replaced when its next fire is late, and those that
+    wait look at the lease when it ends and no sooner.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class Dispatcher:
         self._loaded: str | None = None  # the fingerprint of what is in memory
         self._next_tick = 0.0
         self._leads_until = float("-inf")
+        self._renew_at = float("inf")  # by when a leader has promised to fire or to tick
         self._trouble = 0
         self._stopping = False
         self._woken = asyncio.Event()
@@ -154,12 +164,18 @@ class Dispatcher:
             await self._tick()
         if self._stats.leading and not self.leading:
             self._demote("its lease was not renewed in time")
+            self._next_tick = 0.0
+            return
         now = self._clock.now()
         due = [one for one in self._plans.values() if self._fires(one) and one.next_due <= now]
-        for one in sorted(due, key=lambda one: one.next_due):
+        for at, one in enumerate(sorted(due, key=lambda one: one.next_due), 1):
             for _ in range(BATCH):
-                if self._stopping or not self.leading or not await self._fire(one):
+                if self._stopping or not self.leading:
                     break
+                if not await self._fire(one, last=at == len(due)):
+                    break
+        if self.leading and not self._stopping and time.monotonic() >= self._renew_at:
+            await self._tick()  # what was promised came to nothing
 
     def _fires(self, one: Plan) -> bool:
         return (
@@ -172,12 +188,35 @@ class Dispatcher:
         """Seconds until the next thing to do."""
         until = self._next_tick - time.monotonic()
         if self.leading:
-            now = self._clock.now()
-            for one in self._plans.values():
-                if not one.paused and not self._calls.pending(one.name):  # its end wakes us
-                    due = (one.next_due - now).total_seconds()
-                    until = min(until, max(due, one.not_before - time.monotonic()))
+            until = min(until, self._renew_at - time.monotonic(), self._next_fire())
         return max(until, 0.0)
+
+    def _next_fire(self, without: Plan | None = None) -> float:
+        """Seconds until the next fire, one schedule left out; may be negative."""
+        return min(
+            (
+                max(self._clock.until(one.next_due), one.not_before - time.monotonic())
+                for one in self._plans.values()
+                if not one.paused and one is not without and not self._calls.pending(one.name)
+            ),
+            default=float("inf"),
+        )
+
+    def _next(self, one: Plan, due: Due) -> float:
+        """Seconds until the next thing to do once this has fired."""
+        return min(
+            self._next_tick - time.monotonic(),
+            self._next_fire(one),
+            self._clock.until(one.table.after(due.watermark)),
+        )
+
+    def _promise(self, seconds: float) -> timedelta:
+        """The lease for a leader that fires or ticks in so many seconds."""
+        return min(self._lease, timedelta(seconds=max(seconds, _PROMISE) + LATE))
+
+    def _renewed(self, at: float, promised: float, lease: timedelta) -> None:
+        self._renew_at = at + max(promised, _PROMISE)
+        self._leads_until = at + lease.total_seconds()
 
     async def _tick(self) -> None:
         """Keep or take the lease; while it is ours, see to it that the schedules are known."""
@@ -185,22 +224,15 @@ class Dispatcher:
             # The first sight of a task arms it, whoever leads.
             await self._arm(replace=False)
             self._armed = True
+        promised = min(self._refresh, self._next_fire())
         asked_at = time.monotonic()
-        row = await self._call(
-            lambda conn: leader.tick_scheduler_async(
-                conn, holder=self._stats.name, lease=self._lease
-            )
-        )
-        assert row is not None
-        self._next_tick = asked_at + self._refresh
-        self._clock.set(row.read_at)
-        if not row.leads:
-            if self._stats.leading:
-                self._demote("another has taken over")
+        row = await self._keep(promised)
+        if row is None:
             return
-        self._leads_until = asked_at + self._lease.total_seconds()
+        self._next_tick = asked_at + self._refresh
         if not self._stats.leading:
             self._stats.leading = True
+            self._renew_at = 0.0  # once it knows
             self._loaded = None
             self._unchanged = True
             logger.info(
@@ -214,6 +246,23 @@ class Dispatcher:
             # What is changed from now on differs from what this tick has seen, or is in the list
             # already and read once more.
             self._loaded = row.fingerprint if await self._load() else None
+
+    async def _keep(self, promised: float) -> leader.TickSchedulerRow | None:
+        """Keep or take the lease for so many seconds and a little; None where another leads."""
+        lease, asked_at = self._promise(promised), time.monotonic()
+        row = await self._call(
+            lambda conn: leader.tick_scheduler_async(conn, holder=self._stats.name, lease=lease)
+        )
+        assert row is not None
+        self._clock.set(row.read_at)
+        if row.leads:
+            self._renewed(asked_at, promised, lease)
+            return row
+        ends = max(self._clock.until(row.expires_at), 0.0) + random.uniform(0.0, _BEHIND)
+        self._next_tick = min(asked_at + self._refresh, time.monotonic() + ends)
+        if self._stats.leading:
+            self._demote("another has taken over")
+        return None
 
     def _forget(self) -> None:
         self._leads_until = float("-inf")
@@ -290,8 +339,8 @@ class Dispatcher:
 
     # -- one fire --------------------------------------------------------------------------------
 
-    async def _fire(self, one: Plan) -> bool:
-        """Fire the next occurrence of a schedule; say whether to go on with it."""
+    async def _fire(self, one: Plan, *, last: bool) -> bool:
+        """Fire a schedule that is due, maybe the last of them; say whether to go on with it."""
         due = one.due(self._clock.now())
         if due is None:
             one.next_due = one.table.after(one.watermark)
@@ -310,7 +359,10 @@ class Dispatcher:
         if self._stopping or not self.leading:
             return False
         try:
-            row = await self._call(lambda conn: _send(conn, one, due, made))
+            promised = self._next(one, due) if last else 0.0
+            lease, asked_at = self._promise(promised), time.monotonic()
+            by = self._stats.name
+            row = await self._call(lambda conn: send(conn, one, due, made, holder=by, lease=lease))
         except _ABOUT_THE_JOBS as error:
             await self._failed(one, error)
             return False
@@ -321,6 +373,10 @@ class Dispatcher:
         self._clock.set(row.read_at)
         if row.verdict == "fired":
             one.fired(due)
+            if row.leads:
+                self._renewed(asked_at, promised, lease)
+            else:
+                self._next_tick = 0.0  # another has taken over
             self._stats.fired += 1
             self._stats.enqueued += row.job_count
             logger.info(
@@ -330,7 +386,7 @@ class Dispatcher:
                 row.job_count,
                 extra={"event": "jobs.scheduler.fired", "task": one.name},
             )
-            return one.next_due <= self._clock.now()
+            return row.leads and one.next_due <= self._clock.now()
         if row.verdict in ("early", "busy"):  # the clock was set back, or somebody holds the row
             one.not_before = time.monotonic() + _RETRY_FIRST
             return False
@@ -399,41 +455,3 @@ class Dispatcher:
                 extra={"event": "jobs.scheduler.trouble", "scheduler": self._stats.name},
             )
         return wait * random.uniform(0.5, 1.0)
-
-
-async def _send(
-    conn: AsyncConnection[Any], one: Plan, due: Due, made: list[Shot]
-) -> fire.FireScheduleRow | None:
-    rows, targets = [shot.row for shot in made], [shot.target for shot in made]
-    return await fire.fire_schedule_async(
-        conn,
-        name=one.name,
-        watermark=one.watermark,
-        revision=one.revision,
-        next_watermark=due.watermark,
-        occurrence=due.occurrence,
-        catch_up_left=due.left,
-        catch_up_until=due.until,
-        ids=[row.id for row in rows],
-        run_ids=[row.run_id for row in rows],
-        queues=[target.queue for target in targets],
-        names=[target.name for target in targets],
-        tenants=[row.tenant for row in rows],
-        priorities=[row.priority for row in rows],
-        run_ats=[row.run_at for row in rows],
-        delays=[row.delay for row in rows],
-        max_attempts=[target.max_attempts for target in targets],
-        dead_letters=[target.dead_letter for target in targets],
-        idempotency_scopes=[target.idempotency_scope for target in targets],
-        idempotency_keys=[row.key for row in rows],
-        concurrency_keys=[row.concurrency_key for row in rows],
-        concurrency_limits=[target.concurrency_limit for target in targets],
-        when_busys=[target.when_busy for target in targets],
-        inputs=[row.input for row in rows],
-        enqueued_by=f"task {one.name}",
-    )
-
-
-def storable(text: str) -> str:
-    """A message in the form that the database takes, and not longer than it need be."""
-    return escaped(text)[:_ERROR_CHARACTERS]

@@ -37,7 +37,7 @@ class Scheduler(Service):
     As a process of its own: ``await scheduler.run()`` serves until SIGTERM or SIGINT.
 
     Run as many as you like: each occurrence fires once. One of them leads, and fires; where it is
-    gone another takes over, at once after a stop in order, else when its lease has lapsed.
+    gone another takes over, at once after a stop in order, else when a fire of it is 2 s late.
 
     The scheduler opens one connection of its own and never borrows from the application's pool.
     """
@@ -60,10 +60,11 @@ class Scheduler(Service):
             database: A connection string, or a psycopg pool whose connection string is used.
             registry: The tasks this process declares, and the jobs that schedules may enqueue.
             name: Label in rows and logs. Default: host, process id and a random part.
-            lease: How long another one waits for a leader that does not answer, from 1 second and
-                more than ``refresh``.
-            refresh: How soon a changed schedule or pause acts, and how often the lease is renewed:
-                one statement each time.
+            lease: How long another one waits at most for a leader that does not answer, from 1
+                second and more than ``refresh``. Usually it waits until 2 s after the next fire, or
+                after the next of the statements of ``refresh``.
+            refresh: How soon a changed schedule or pause acts, and how often the lease is renewed
+                by one that fires nothing: one statement each time.
             patience: How long the function of a task may take. It runs in a thread; one that hangs
                 is left to itself and stops its own task only.
             drain: How long a stop waits for the fire in flight.

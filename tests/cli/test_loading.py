@@ -132,3 +132,11 @@ def test_an_application_that_imports_from_its_own_jobs(app: Path) -> None:
 def test_the_library_itself_has_no_jobs(app: Path) -> None:
     (answer,) = load(app, "jobs")
     assert answer.startswith("JOB_MODULE_SHADOWED")
+
+
+def test_a_declaration_that_is_refused_is_found(app: Path) -> None:
+    path = app / "shop" / "wrong.py"
+    path.write_text("import jobs\n\n@jobs.job(tenant=jobs.NO_TENANT)\ndef one(input): ...\n")
+    (said,) = load(app, "shop.wrong")
+    assert said.startswith("JOB_IDEMPOTENCY_REQUIRED idempotency_key: ")
+    assert f"({path}, line 3) FIX" in said

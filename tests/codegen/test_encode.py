@@ -119,24 +119,76 @@ def test_array_literals_of_the_server(literal: str) -> None:
     assert rows.split_array(literal) == expected[literal]
 
 
-def test_copy_lines_are_read_lazily_and_in_chunks() -> None:
+def test_copy_blocks_are_read_one_by_one() -> None:
     read = 0
 
     def feed() -> Any:
         nonlocal read
         for at in range(10):
             read = at + 1
-            yield at
+            yield [at] * at
 
-    chunks = copying.chunks(feed(), lambda _at: ("x" * 40_000, None))
-    first = next(chunks)
-    assert read == 2
-    assert len(first) == 2 * 40_004
-    assert "".join([first, *chunks]).count("\t\\N\n") == 10
-    assert list(copying.chunks([], lambda at: (at,))) == []
+    chunks = copying.chunks(feed(), lambda rows: [["x"] * len(rows), [None] * len(rows)])
+    assert next(chunks) == "x\t\\N\n"
+    assert read == 2, "an empty block is nothing to send"
+    assert "".join(chunks).count("x\t\\N\n") == sum(range(2, 10))
+    assert list(copying.chunks([[], []], lambda rows: [rows])) == []
 
 
-def test_copy_line_escapes() -> None:
-    assert copying.line(("a\tb\nc\rd\\e", None, "", r"\N", r"\.")) == (
-        "a\\tb\\nc\\rd\\\\e\t\\N\t\t\\\\N\t\\\\.\n"
-    )
+@pytest.mark.parametrize(
+    "column",
+    [
+        ["a\tb\nc\rd\\e", None, "", r"\N", r"\."],
+        ["\t", "a"],
+        ["\n", "a"],
+        ["\r", "a"],
+        ["\\", "a"],
+        ["\t"] * 3,
+        [None] * 3,
+        [None, "a"],
+        ["a", "b"],
+        [""],
+        ["a", "x", "a"],
+    ],
+)
+def test_copy_lines_escape_what_copy_reads_otherwise(column: list[str | None]) -> None:
+    names = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
+    texts = [
+        r"\N" if text is None else "".join(names.get(letter, letter) for letter in text)
+        for text in column
+    ]
+    assert copying.lines([column, ["1"] * len(column)]) == "".join(f"{t}\t1\n" for t in texts)
+
+
+def test_columns_of_copy() -> None:
+    ids = [UUID(int=1), UUID(int=2)]
+    assert encode.column(encode.uuid, ids) == [id.hex for id in ids]
+    assert encode.column(encode.text, [_Word.X, "y"]) == ["x", "y"]
+    assert encode.column(encode.integer, [7, 7]) == ["7", "7"]
+    assert encode.optional_column(encode.uuid, [None, ids[0]]) == [None, ids[0].hex]
+    for encoder, values in ((encode.text, ["a", None]), (encode.integer, [None, None])):
+        assert encode.optional_column(encoder, values)[1] is None
+        with pytest.raises(TypeError, match="NoneType"):
+            encode.column(encoder, values)
+    with pytest.raises(TypeError, match="expected UUID"):
+        encode.column(encode.uuid, [ids[0], str(ids[1])])
+
+
+class _Id(UUID):
+    """As some drivers return them."""
+
+
+def test_arrays_of_ids_and_texts_of_several_types() -> None:
+    one, two = UUID(int=1), _Id(int=2**127)
+    assert encode.array(encode.uuid, [one, two]) == f"{{{one.hex},{two.hex}}}"
+    assert encode.array(encode.uuid, [two, None, one]) == f"{{{two.hex},NULL,{one.hex}}}"
+    assert encode.quoted_array(encode.text, ["a", _Word.X]) == '{"a","x"}'
+    with pytest.raises(TypeError, match="expected UUID"):
+        encode.array(encode.uuid, [one, str(one)])
+    with pytest.raises(TypeError, match="expected str"):
+        encode.quoted_array(encode.text, ["a", b"b"])
+
+
+def test_a_nul_in_a_text_moves_nothing_to_the_next_one() -> None:
+    # The server refuses it; until then it is one text of its own.
+    assert encode.quoted_array(encode.text, ["a\0b", "c"]) == '{"a\0b","c"}'

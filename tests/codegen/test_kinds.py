@@ -249,7 +249,7 @@ def test_copy_streams_awkward_rows(hostile: Modules, fx: Connection[Any], size: 
         nonlocal live
         for row in rows:
             live += 1
-            yield row
+            yield [row]
 
     assert call(kinds.copy_kinds, fx, feed()) == size == live
     for at in {0, size // 2, size - 1} & set(range(size)):
@@ -266,7 +266,7 @@ def test_copy_streams_awkward_rows(hostile: Modules, fx: Connection[Any], size: 
 async def test_copy_asynchronously(hostile: Modules, afx: AsyncConnection[Any]) -> None:
     kinds = hostile["kinds"]
     rows = [_copy_row(hostile, at, text) for at, text in enumerate(HARD_TEXTS)]
-    copied = await kinds.copy_kinds_async(afx, rows)
+    copied = await kinds.copy_kinds_async(afx, [rows[:2], [], rows[2:]])
     assert strictly(kinds.copy_kinds_async, copied) == len(rows)
     for at, text in enumerate(HARD_TEXTS):
         row = await kinds.get_kind_async(afx, id=at)
@@ -276,7 +276,7 @@ async def test_copy_asynchronously(hostile: Modules, afx: AsyncConnection[Any]) 
 def test_copy_into_quoted_columns(hostile: Modules, fx: Connection[Any]) -> None:
     words = hostile["words"], hostile["kinds"]
     row = words[1].CopyWordsParams(id=1, class_="c", import_=2, order=3, mixed=None)
-    assert call(words[1].copy_words, fx, [row]) == 1
+    assert call(words[1].copy_words, fx, [[row]]) == 1
     assert call(words[0].get_word, fx, id=1)[:4] == (1, "c", None, 2)
 
 
@@ -284,7 +284,7 @@ def test_a_failing_source_of_a_copy_leaves_nothing(hostile: Modules, fx: Connect
     kinds = hostile["kinds"]
 
     def feed() -> Any:
-        yield _copy_row(hostile, 1, "a")
+        yield [_copy_row(hostile, 1, "a")]
         raise RuntimeError("source failed")
 
     with pytest.raises(RuntimeError, match="source failed"):

@@ -90,6 +90,55 @@ class Slow(Generator):
         self._value = value
 
 
+def test_many_ids_are_as_if_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Generator()
+    now = time.time_ns()
+    monkeypatch.setattr("jobs.ids.time.time_ns", lambda: now)
+    before = make()
+    made = make.many(1_000)
+    assert [before, *made] == sorted({before, *made})
+    assert make() > made[-1]
+    assert [counter(id) for id in made] == [counter(before) + 1 + n for n in range(1_000)]
+    assert len({id.int & 0xFFFF_FFFF for id in made}) > 990, "each has random bits of its own"
+    for id in (made[0], made[-1]):
+        assert (id.version, id.variant, milliseconds(id)) == (7, RFC_4122, now // 1_000_000)
+        same = UUID(int=id.int)
+        assert (id, hash(id), str(id), id.is_safe) == (same, hash(same), str(same), same.is_safe)
+    assert make.many(0) == []
+
+
+def test_many_ids_grow_whatever_the_clock_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns()
+    make = Generator()
+    made = make.many(3)
+    monkeypatch.setattr("jobs.ids.time.time_ns", lambda: now - 3_600 * 10**9)
+    made += make.many(3)
+    monkeypatch.setattr("jobs.ids.time.time_ns", lambda: now + 10**9)
+    made += make.many(3)
+    assert made == sorted(set(made))
+    assert milliseconds(made[-1]) == (now + 10**9) // 1_000_000
+
+
+@pytest.mark.parametrize("start", [(1 << 30) - 3, (7 << 30) - 3, (1 << 42) - 3])
+def test_many_ids_carry_over_the_variant_and_the_end(
+    monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    now = time.time_ns()
+    monkeypatch.setattr("jobs.ids.time.time_ns", lambda: now)
+    make = Generator()
+    make._milliseconds = now // 1_000_000
+    make._counter = start
+    made = make.many(10)
+    assert made == sorted(set(made))
+    assert {(id.version, id.variant) for id in made} == {(7, RFC_4122)}
+    full = start == (1 << 42) - 3
+    assert [milliseconds(id) - now // 1_000_000 for id in made] == [0] * 2 + [int(full)] * 8
+    if full:
+        assert counter(made[2]) < 1 << 41
+    else:
+        assert [counter(id) for id in made] == [start + 1 + n for n in range(10)]
+
+
 def test_threads_share_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns()
     monkeypatch.setattr("jobs.ids.time.time_ns", lambda: now)

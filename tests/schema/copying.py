@@ -30,4 +30,4 @@ def copy_one(conn: Connection[Any]) -> None:
             input="{}",
         )
     ]
-    assert copy_jobs(conn, rows) == 1
+    assert copy_jobs(conn, [rows]) == 1

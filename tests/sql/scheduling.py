@@ -129,6 +129,8 @@ def fire(
         "when_busys": [None] * count,
         "inputs": ['{"n":1}'] * count,
         "enqueued_by": f"task {name}",
+        "holder": "one",
+        "lease": LEASE,
     } | more
     answer = fire_sql.fire_schedule(conn, name=name, **given)
     assert answer is not None

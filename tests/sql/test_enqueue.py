@@ -310,21 +310,21 @@ class TestCopy:
 
     def test_rows_are_jobs_like_others(self, conn: Conn) -> None:
         rows = [self.params(priority=n % 4) for n in range(1000)]
-        assert copy_jobs(conn, iter(rows)) == 1000
+        assert copy_jobs(conn, iter([rows[:400], rows[400:]])) == 1000
         taken = claim(conn, 2000)
         assert {row.id for row in taken} == {row.id for row in rows}
         assert {row.tenant for row in taken} == {""}
 
     def test_any_text_arrives_as_it_was(self, conn: Conn) -> None:
         rows = [self.params(queue=t, name=t, tenant=t, enqueued_by=t) for t in TRICKY]
-        assert copy_jobs(conn, rows) == len(TRICKY)
+        assert copy_jobs(conn, [rows]) == len(TRICKY)
         for row, text in zip(rows, TRICKY, strict=True):
             kept = tables.job(conn, row.id)
             assert [kept[key] for key in ("queue", "name", "tenant", "enqueued_by")] == [text] * 4
 
     def test_none_is_null_and_never_a_word(self, conn: Conn) -> None:
         row = self.params()
-        copy_jobs(conn, [row])
+        copy_jobs(conn, [[row]])
         kept = tables.job(conn, row.id)
         assert kept["enqueued_by"] is kept["traceparent"] is kept["idempotency_key"] is None
         assert kept["tenant"] == ""
@@ -332,22 +332,22 @@ class TestCopy:
     def test_a_payload_keeps_its_bytes(self, conn: Conn) -> None:
         payloads = [r'{"a": "\\N\t\n"}', r'"\ud800"', '"\U0001f600"', ' {"a":1,\t"a":2}\n']
         rows = [self.params(input=payload) for payload in payloads]
-        copy_jobs(conn, rows)
+        copy_jobs(conn, [rows])
         assert [tables.job(conn, row.id)["input"] for row in rows] == payloads
 
     def test_the_due_time_is_taken_row_by_row(self, conn: Conn) -> None:
         rows = [self.params() for _ in range(3)]
         with conn.transaction():
             begun = conn.execute("select now()").fetchone()
-            copy_jobs(conn, rows)
+            copy_jobs(conn, [rows])
         assert begun is not None
         assert all(tables.job(conn, row.id)["available_at"] > begun[0] for row in rows)
 
     def test_one_bad_row_inserts_nothing(self, conn: Conn) -> None:
         rows = [self.params(), self.params(priority=9), self.params()]
         with pytest.raises(errors.CheckViolation):
-            copy_jobs(conn, rows)
+            copy_jobs(conn, [rows])
         assert claim(conn) == []
 
     def test_no_rows_are_no_rows(self, conn: Conn) -> None:
-        assert copy_jobs(conn, []) == 0
+        assert copy_jobs(conn, []) == copy_jobs(conn, [[]]) == 0

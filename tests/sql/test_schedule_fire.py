@@ -26,10 +26,19 @@ from tests.sql.scheduling import (
     jobs,
     read,
     set_back,
+    tick,
 )
 from tests.support.stepped import Session
 
 pytestmark = pytest.mark.majors
+
+
+def ends(conn: Conn) -> dt.timedelta:
+    """How long the lease lasts."""
+    row = conn.execute("select expires_at - clock_timestamp() from jobs.leader").fetchone()
+    assert row is not None
+    left: dt.timedelta = row[0]
+    return left
 
 
 class TestFireSchedule:
@@ -61,6 +70,26 @@ class TestFireSchedule:
         assert row.last_occurrence == occurrence
         assert row.watermark == before.watermark + 5 * SECOND
         assert (row.catch_up_left, row.catch_up_until) == (4, before.watermark + 9 * SECOND)
+
+    def test_a_fire_renews_the_lease_of_its_leader_alone(self, conn: Conn):
+        arm(conn)
+        set_back(conn)
+        assert not fire(conn).leads  # there is none
+        tick(conn, "one")
+        conn.execute("update jobs.leader set expires_at = clock_timestamp() + interval '1 second'")
+        assert not fire(conn, holder="two").leads
+        assert ends(conn) < dt.timedelta(seconds=5)
+        assert fire(conn, holder="one", lease=dt.timedelta(seconds=20)).leads
+        assert dt.timedelta(seconds=5) < ends(conn) < dt.timedelta(seconds=20)
+        assert not tick(conn, "two").leads
+
+    def test_one_that_fires_nothing_renews_nothing(self, conn: Conn):
+        arm(conn)
+        tick(conn, "one")
+        conn.execute("update jobs.leader set expires_at = clock_timestamp() + interval '1 second'")
+        answer = fire(conn, occurrence=dt.datetime(2999, 1, 1, tzinfo=dt.UTC))
+        assert (answer.verdict, answer.leads) == ("early", False)
+        assert ends(conn) < dt.timedelta(seconds=5)
 
     def test_a_fire_without_jobs_counts(self, conn: Conn):
         before = read(conn)

@@ -75,6 +75,8 @@ def firing(conn: Connection[Any], count: int) -> dict[str, Any]:
         "when_busys": [None] * count,
         "inputs": ["{}"] * count,
         "enqueued_by": "task mine",
+        "holder": "one",
+        "lease": dt.timedelta(seconds=30),
     }
 
 

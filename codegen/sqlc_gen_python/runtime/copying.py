@@ -1,37 +1,47 @@
-"""COPY text for `:copyfrom`: rows as lines, in chunks of a steady size."""
+"""COPY text for `:copyfrom`: a block of rows becomes a block of lines, column by column."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-# The encoded fields of one row; None is NULL.
-Fields: TypeAlias = tuple[str | None, ...]
+# The encoded fields of many rows in one column; None is NULL.
+Column: TypeAlias = Sequence[str | None]
 
-_CHUNK = 64 * 1024  # characters; large enough to hide the cost of a send, small enough to stream
+_NULL = r"\N"
+_SPECIAL = "\\\t\n\r"
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
-def line(fields: Fields) -> str:
-    """Make one COPY line of a row's encoded fields."""
-    return (
-        "\t".join([r"\N" if field is None else field.translate(_ESCAPES) for field in fields])
-        + "\n"
-    )
+def lines(columns: Iterable[Column]) -> str:
+    """Make the COPY lines of rows that are given by their columns."""
+    rows = zip(*[_escaped(column) for column in columns], strict=True)
+    return "\n".join(map("\t".join, rows)) + "\n"
 
 
-def chunks(rows: Iterable[T], encode: Callable[[T], Fields]) -> Iterator[str]:
-    """Yield the COPY text of the rows in chunks, reading them one by one."""
-    lines: list[str] = []
-    size = 0
-    for row in rows:
-        text = line(encode(row))
-        lines.append(text)
-        size += len(text)
-        if size >= _CHUNK:
-            yield "".join(lines)
-            lines, size = [], 0
-    if lines:
-        yield "".join(lines)
+def chunks(
+    blocks: Iterable[Sequence[T]], encode: Callable[[Sequence[T]], Iterable[Column]]
+) -> Iterator[str]:
+    """Yield the COPY text of each block of rows, reading the blocks one by one."""
+    for rows in blocks:
+        if rows:
+            yield lines(encode(rows))
+
+
+def _escaped(column: Column) -> Sequence[str]:
+    first = column[0]
+    if first is column[-1] and column.count(first) == len(column):
+        return [_escape(first)] * len(column)
+    texts = [text for text in column if text is not None]
+    if len(texts) == len(column):
+        # Most columns hold nothing to escape: one look at the joined text instead of one each.
+        whole = "".join(texts)
+        if not any(mark in whole for mark in _SPECIAL):
+            return texts
+    return [_escape(text) for text in column]
+
+
+def _escape(text: str | None) -> str:
+    return _NULL if text is None else text.translate(_ESCAPES)

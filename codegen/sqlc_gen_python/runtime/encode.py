@@ -137,7 +137,9 @@ def array(encoder: Encoder, values: Sequence[Any]) -> str:
     items = _items(values)
     if _one_repeated(items):
         return "{" + ",".join([optional(encoder, items[0]) or "NULL"] * len(items)) + "}"
-    return "{" + ",".join(["NULL" if v is None else encoder(v) for v in items]) + "}"
+    return (
+        "{" + ",".join(["NULL" if text is None else text for text in _texts(encoder, items)]) + "}"
+    )
 
 
 def optional_array(encoder: Encoder, values: Sequence[Any] | None) -> str | None:
@@ -149,18 +151,19 @@ def quoted_array(encoder: Encoder, values: Sequence[Any]) -> str:
     """Encode a sequence as `array` does, for types whose text may hold anything."""
     items = _items(values)
     if _one_repeated(items):
-        text = optional(encoder, items[0])
-        return "{" + ",".join(["NULL" if text is None else _quote(text)] * len(items)) + "}"
-    texts = [None if v is None else encoder(v) for v in items]
-    if not texts:
+        same = optional(encoder, items[0])
+        return "{" + ",".join(["NULL" if same is None else _quote(same)] * len(items)) + "}"
+    encoded = _texts(encoder, items)
+    if not encoded:
         return "{}"
-    plain = [text for text in texts if text is not None]
-    if len(plain) == len(texts):
-        # Most arrays hold nothing to escape: one look at the joined text instead of one each.
-        whole = '","'.join(plain)
-        if "\\" not in whole and whole.count('"') == 2 * (len(plain) - 1):
-            return '{"' + whole + '"}'
-    return "{" + ",".join(["NULL" if text is None else _quote(text) for text in texts]) + "}"
+    plain = [text for text in encoded if text is not None]
+    if len(plain) == len(encoded):
+        # All are escaped at once. What stands between them is in none of them: no text of the
+        # server's holds a NUL.
+        whole = "\0".join(plain)
+        if whole.count("\0") == len(plain) - 1:
+            return "{" + _quote(whole).replace("\0", '","') + "}"
+    return "{" + ",".join(["NULL" if text is None else _quote(text) for text in encoded]) + "}"
 
 
 def optional_quoted_array(encoder: Encoder, values: Sequence[Any] | None) -> str | None:
@@ -168,10 +171,35 @@ def optional_quoted_array(encoder: Encoder, values: Sequence[Any] | None) -> str
     return None if values is None else quoted_array(encoder, values)
 
 
+def column(encoder: Encoder, values: Sequence[Any]) -> Sequence[str | None]:
+    """Encode one column of many rows; None is refused as the encoder refuses it."""
+    encoded = optional_column(encoder, values)
+    if None in encoded:
+        encoder(None)
+    return encoded
+
+
+def optional_column(encoder: Encoder, values: Sequence[Any]) -> Sequence[str | None]:
+    """Encode one column of many rows, None as None."""
+    if _one_repeated(values):
+        return [optional(encoder, values[0])] * len(values)
+    return _texts(encoder, values)
+
+
 def _items(values: Sequence[Any]) -> Sequence[Any]:
     if isinstance(values, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"expected a sequence of values, got {type(values).__name__}")
     return values if isinstance(values, (list, tuple)) else list(values)
+
+
+def _texts(encoder: Encoder, items: Sequence[Any]) -> Sequence[str | None]:
+    """Encode each item, None as None; what long columns hold most is done without a call each."""
+    kinds = set(map(type, items))
+    if encoder is uuid and kinds == {UUID}:
+        return [f"{item.int:032x}" for item in items]
+    if encoder is text and kinds == {str}:
+        return items
+    return [None if item is None else encoder(item) for item in items]
 
 
 def _one_repeated(items: Sequence[Any]) -> bool:
