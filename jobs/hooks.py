@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from jobs.callables import is_generator, takes_one
@@ -15,8 +15,6 @@ M = TypeVar("M")
 
 SettledOutcome: TypeAlias = Literal["completed", "dead", "failed", "refused"]
 StopReason: TypeAlias = Literal["exhausted", "terminal", "lease lapsed", "refused"]
-
-OUTCOMES: Final = frozenset(get_args(SettledOutcome))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

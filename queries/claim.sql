@@ -28,7 +28,7 @@
 --     Other verdicts are no jobs, and only the key and the queue of their rows mean something:
 --     parked (jobs of this key were parked: promote it once this has committed), again (a slot of
 --     this key went to another claim, and the job was left ready: claim again), blocked (with
---     @sweep: some job is blocked), held (with @sweep: none is, but some slot is held).
+--     @sweep: some job is blocked), held (with @sweep: some slot is held).
 -- cost: one ordered probe a queue and priority that stops at the free slots, one update a job,
 --     never heap-only because state is indexed. The running rows are looked at only when @rescue is
 --     set, and then only those older than one lease. No sort, no sequential scan. A job with a key

@@ -205,7 +205,8 @@ where a.id not in (select h.id from held as h);
 --     with its id where this statement sees it); completed (and that was not asked for); live (it
 --     has not ended, with its state); busy (another session holds the row: ask again); unknown.
 -- cost: one lock, one delete and one enqueue a job. Its failed attempts stay where they are.
--- errors: lock timeout, deadlock or serialization failure while waiting for the same key
+-- errors: lock timeout, deadlock or serialization failure while waiting for the same key;
+--     serialization failure in a REPEATABLE READ transaction older than the newest requeue
 -- notify: as EnqueueJob, once a queue
 -- nullable: state, holder
 with /* jobs:requeue_jobs */ asked as (
@@ -363,6 +364,8 @@ where a.id not in (select h.id from held as h);
 -- fence: none, no job is touched. Those that run go on, are renewed and settle.
 -- rows: 1, or 0 where it was paused already
 -- cost: one insert. Every later claim of the queue stops at its pause row.
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 insert /* jobs:pause_queue */ into jobs.pause (kind, name, paused_by)
 values ('queue', @queue::text, sqlc.narg('paused_by')::text)
 on conflict (kind, name) do nothing;
@@ -376,6 +379,8 @@ on conflict (kind, name) do nothing;
 -- fence: none, no job is touched
 -- rows: 1, or 0 where it was not paused
 -- cost: one delete
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 delete /* jobs:resume_queue */ from jobs.pause as p
 where p.kind = 'queue' and p.name = @queue::text;
 

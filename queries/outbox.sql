@@ -326,6 +326,8 @@ where r.name = 'outbox' and r.token = @token::bigint and r.expires_at > clock_ti
 -- clock: now()
 -- rows: how many were removed
 -- cost: one walk from the old end that stops at @most rows, and their deletion
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 delete /* jobs:prune_outbox */ from jobs.outbox as o
 where
     o.id = any(array(

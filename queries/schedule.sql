@@ -148,6 +148,8 @@ select
 -- clock: statement_timestamp()
 -- rows: 1, or 0 where there is one of that name
 -- cost: one insert
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 -- nullable: @cron, @every, @anchor
 insert /* jobs:create_schedule */ into jobs.schedule (
     name, source, cron, every, anchor, tz, catch_up, max_catch_up, job, input, watermark
@@ -171,6 +173,8 @@ on conflict (name) do nothing;
 -- clock: statement_timestamp(). Only where it is asked does the watermark move back.
 -- rows: 1, or 0 where it is gone or was changed meanwhile
 -- cost: one update
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 -- nullable: @cron, @every, @anchor, @job, @input
 update /* jobs:change_schedule */ jobs.schedule as s
 set
@@ -211,6 +215,8 @@ where s.name = @name::text and s.revision = @revision::bigint;
 -- fence: none, whoever fires meanwhile finds it gone or still there
 -- rows: 1, or 0 where there is none of that name
 -- cost: two deletes
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 with /* jobs:remove_schedule */ gone as (
     delete from jobs.pause as p
     where p.kind = 'task' and p.name = @name::text
@@ -229,6 +235,8 @@ where s.name = @name::text;
 -- fence: none, a fire looks at the pause in its own statement
 -- rows: 1, or 0 where it was paused already
 -- cost: one insert
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 insert /* jobs:pause_task */ into jobs.pause (kind, name, paused_by)
 values ('task', @name::text, sqlc.narg('paused_by')::text)
 on conflict (kind, name) do nothing;
@@ -242,5 +250,7 @@ on conflict (kind, name) do nothing;
 -- fence: none, as its pause
 -- rows: 1, or 0 where it was not paused
 -- cost: one delete
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 delete /* jobs:resume_task */ from jobs.pause as p
 where p.kind = 'task' and p.name = @name::text;

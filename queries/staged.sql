@@ -177,6 +177,8 @@ where r.name = 'outbox';
 -- fence: only rows that are not published
 -- rows: one for each id that exists, with the state it has now: waiting or published
 -- cost: one heap update a row
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 with /* jobs:retry_staged */ held as materialized (
     select
         o.id,
@@ -213,6 +215,8 @@ where h.published_at is not null or h.id in (select c.id from changed as c);
 -- fence: only rows that are set aside and not published
 -- rows: the ids that were removed
 -- cost: one unique probe and one deletion a row
+-- errors: serialization failure in a REPEATABLE READ transaction older than the newest change of a
+--     row
 delete /* jobs:discard_staged */ from jobs.outbox as o
 where
     o.id = any(@ids::uuid[])

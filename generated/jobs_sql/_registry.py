@@ -192,7 +192,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -285,7 +285,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="c5a43bbfdd8e7ccaed9a291f185301e8f1b80e0127e18bf032ba354c20f43451",
+        sha256="e1a936066004a3f05452bc83fc483741821f25e6dc242ee2da4b3c26c2462fbc",
     ),
     "ChangeSchedule": Statement(
         name="ChangeSchedule",
@@ -304,6 +304,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp(). Only where it is asked does the watermark move back.",
             "rows": "1, or 0 where it is gone or was changed meanwhile",
             "cost": "one update",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
             "nullable": "@cron, @every, @anchor, @job, @input",
         },
         params=(
@@ -398,7 +399,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "ChooseJobs": Statement(
         name="ChooseJobs",
@@ -625,7 +626,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "index": "job_ready_idx, job_running_idx, job_pkey; for jobs with a key also slot_pkey, slot_job_key, job_blocked_idx, job_keyed_idx",
             "fence": "raises claims on each row; a rescue also sets revoked to the token it took away. The primary key of jobs.slot keeps the limit of a key: what is counted decides what is tried. A job claimed with @ahead may not have begun when its lease lapses: that attempt does not count, once, since no rescue is @ahead.",
             "clock": "now() for what is due and for the lease, so a slow statement shortens the lease, never lengthens it",
-            "rows": "verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without a dead letter), because the lease lapsed on the last attempt; refused; cancelled (the lease lapsed, and a cancel had been asked for or a waiting sibling does the work). In no order. Never more claimed of a queue than its free slots; the queues asked are distinct. Other verdicts are no jobs, and only the key and the queue of their rows mean something: parked (jobs of this key were parked: promote it once this has committed), again (a slot of this key went to another claim, and the job was left ready: claim again), blocked (with @sweep: some job is blocked), held (with @sweep: none is, but some slot is held).",
+            "rows": "verdict claimed (run it). Already ended here: buried (as dead) or failed (the same without a dead letter), because the lease lapsed on the last attempt; refused; cancelled (the lease lapsed, and a cancel had been asked for or a waiting sibling does the work). In no order. Never more claimed of a queue than its free slots; the queues asked are distinct. Other verdicts are no jobs, and only the key and the queue of their rows mean something: parked (jobs of this key were parked: promote it once this has committed), again (a slot of this key went to another claim, and the job was left ready: claim again), blocked (with @sweep: some job is blocked), held (with @sweep: some slot is held).",
             "cost": "one ordered probe a queue and priority that stops at the free slots, one update a job, never heap-only because state is indexed. The running rows are looked at only when @rescue is set, and then only those older than one lease. No sort, no sequential scan. A job with a key costs three more probes and one insert; a key that is full costs one update for each job that is parked, at most @park_limit a key and queue beyond those found.",
             "nullable": "traceparent, enqueued_by, concurrency_key",
         },
@@ -874,7 +875,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/claim.sql",
-        sha256="dbc7822139edbb0052175db11aa5b33b84d3549d333bf6717615a751b993921d",
+        sha256="b1da800d2d4b3dd572dd69f8ba88b91be2986494e58cdfcaa091fcfc5483cfaa",
     ),
     "ClaimOutbox": Statement(
         name="ClaimOutbox",
@@ -1108,7 +1109,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
+        sha256="1cd344c09afd8e376fb25e7348b4c5bd1d9d3724ba2fe1a3187f345985b3b955",
     ),
     "CommitMigration": Statement(
         name="CommitMigration",
@@ -1338,6 +1339,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "statement_timestamp()",
             "rows": "1, or 0 where there is one of that name",
             "cost": "one insert",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
             "nullable": "@cron, @every, @anchor",
         },
         params=(
@@ -1416,7 +1418,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -1434,6 +1436,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "only rows that are set aside and not published",
             "rows": "the ids that were removed",
             "cost": "one unique probe and one deletion a row",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -1455,7 +1458,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
+        sha256="3761d2d0d4ffd94a133e4fc002018986223a729716fd2113460c3924af469620",
     ),
     "EnqueueJob": Statement(
         name="EnqueueJob",
@@ -2841,7 +2844,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
+        sha256="3761d2d0d4ffd94a133e4fc002018986223a729716fd2113460c3924af469620",
     ),
     "InsertJobs": Statement(
         name="InsertJobs",
@@ -3884,7 +3887,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
+        sha256="3761d2d0d4ffd94a133e4fc002018986223a729716fd2113460c3924af469620",
     ),
     "ListPauses": Statement(
         name="ListPauses",
@@ -3936,7 +3939,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="c5a43bbfdd8e7ccaed9a291f185301e8f1b80e0127e18bf032ba354c20f43451",
+        sha256="e1a936066004a3f05452bc83fc483741821f25e6dc242ee2da4b3c26c2462fbc",
     ),
     "ListSchedules": Statement(
         name="ListSchedules",
@@ -4123,7 +4126,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -4973,7 +4976,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
+        sha256="1cd344c09afd8e376fb25e7348b4c5bd1d9d3724ba2fe1a3187f345985b3b955",
     ),
     "MarkSchedule": Statement(
         name="MarkSchedule",
@@ -5171,7 +5174,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
+        sha256="1cd344c09afd8e376fb25e7348b4c5bd1d9d3724ba2fe1a3187f345985b3b955",
     ),
     "NotifyProbe": Statement(
         name="NotifyProbe",
@@ -5220,6 +5223,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, no job is touched. Those that run go on, are renewed and settle.",
             "rows": "1, or 0 where it was paused already",
             "cost": "one insert. Every later claim of the queue stops at its pause row.",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -5241,7 +5245,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/control.sql",
-        sha256="c5a43bbfdd8e7ccaed9a291f185301e8f1b80e0127e18bf032ba354c20f43451",
+        sha256="e1a936066004a3f05452bc83fc483741821f25e6dc242ee2da4b3c26c2462fbc",
     ),
     "PauseTask": Statement(
         name="PauseTask",
@@ -5259,6 +5263,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, a fire looks at the pause in its own statement",
             "rows": "1, or 0 where it was paused already",
             "cost": "one insert",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -5280,7 +5285,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -5447,6 +5452,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "now()",
             "rows": "how many were removed",
             "cost": "one walk from the old end that stops at @most rows, and their deletion",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -5468,7 +5474,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
+        sha256="1cd344c09afd8e376fb25e7348b4c5bd1d9d3724ba2fe1a3187f345985b3b955",
     ),
     "PruneWakes": Statement(
         name="PruneWakes",
@@ -5859,7 +5865,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
+        sha256="3761d2d0d4ffd94a133e4fc002018986223a729716fd2113460c3924af469620",
     ),
     "ReadQueueStats": Statement(
         name="ReadQueueStats",
@@ -6420,7 +6426,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/outbox.sql",
-        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
+        sha256="1cd344c09afd8e376fb25e7348b4c5bd1d9d3724ba2fe1a3187f345985b3b955",
     ),
     "RemoveSchedule": Statement(
         name="RemoveSchedule",
@@ -6438,6 +6444,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, whoever fires meanwhile finds it gone or still there",
             "rows": "1, or 0 where there is none of that name",
             "cost": "two deletes",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -6451,7 +6458,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -6578,7 +6585,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "clock": "clock_timestamp() for the due time, so that a long transaction does not backdate it",
             "rows": "one for each distinct id asked: requeued; duplicate (a live job has its idempotency key, with its id where this statement sees it); completed (and that was not asked for); live (it has not ended, with its state); busy (another session holds the row: ask again); unknown.",
             "cost": "one lock, one delete and one enqueue a job. Its failed attempts stay where they are.",
-            "errors": "lock timeout, deadlock or serialization failure while waiting for the same key",
+            "errors": "lock timeout, deadlock or serialization failure while waiting for the same key; serialization failure in a REPEATABLE READ transaction older than the newest requeue",
             "notify": "as EnqueueJob, once a queue",
             "nullable": "state, holder",
         },
@@ -6647,7 +6654,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/control.sql",
-        sha256="c5a43bbfdd8e7ccaed9a291f185301e8f1b80e0127e18bf032ba354c20f43451",
+        sha256="e1a936066004a3f05452bc83fc483741821f25e6dc242ee2da4b3c26c2462fbc",
     ),
     "ResignScheduler": Statement(
         name="ResignScheduler",
@@ -6696,6 +6703,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, no job is touched",
             "rows": "1, or 0 where it was not paused",
             "cost": "one delete",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -6709,7 +6717,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/control.sql",
-        sha256="c5a43bbfdd8e7ccaed9a291f185301e8f1b80e0127e18bf032ba354c20f43451",
+        sha256="e1a936066004a3f05452bc83fc483741821f25e6dc242ee2da4b3c26c2462fbc",
     ),
     "ResumeTask": Statement(
         name="ResumeTask",
@@ -6727,6 +6735,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "none, as its pause",
             "rows": "1, or 0 where it was not paused",
             "cost": "one delete",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -6740,7 +6749,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="84bafc7a41ffdc75aa50a5dd4fd110f47e3d600721b11a8cd98c3773948dafee",
+        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -6758,6 +6767,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "fence": "only rows that are not published",
             "rows": "one for each id that exists, with the state it has now: waiting or published",
             "cost": "one heap update a row",
+            "errors": "serialization failure in a REPEATABLE READ transaction older than the newest change of a row",
         },
         params=(
             Parameter(
@@ -6786,7 +6796,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/staged.sql",
-        sha256="05fb2a8bb820e761fe37f3b8c6c241a56e0dc700ce788c4c98cb0bf23844231b",
+        sha256="3761d2d0d4ffd94a133e4fc002018986223a729716fd2113460c3924af469620",
     ),
     "SetTenant": Statement(
         name="SetTenant",
@@ -7160,7 +7170,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/outbox.sql",
-        sha256="957762f74e28244684083d56e918617280aca8e58a7fc199c8a9879d00316187",
+        sha256="1cd344c09afd8e376fb25e7348b4c5bd1d9d3724ba2fe1a3187f345985b3b955",
     ),
     "SweepSlots": Statement(
         name="SweepSlots",

@@ -66,7 +66,7 @@ class Service(ABC):
 
     @abstractmethod
     def _halt(self) -> None:
-        """Take up nothing more. Called once, with the first stop, after `_begin`."""
+        """Take up nothing more. Called after `_begin`, with each stop that is asked for."""
 
     @abstractmethod
     async def _drain(self) -> None:

@@ -238,11 +238,6 @@ class Link:
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection that nothing is known against."""
-        return self._conn is not None and not self._conn.closed
-
     async def open(self) -> None:
         """Connect unless connected.
 

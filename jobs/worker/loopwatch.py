@@ -62,12 +62,14 @@ class LoopWatch:
             )
 
     def _task_name(self) -> str:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(Exception):  # of a task class of the application
             task = asyncio.current_task(self._loop)
             if task is not None:
                 return f"task {task.get_name()}"
         return "some task"
 
     def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread_id)
-        return "".join(traceback.format_stack(frame, 12)) if frame is not None else ""
+        with contextlib.suppress(Exception):  # of a loader that is asked for the source
+            if (frame := sys._current_frames().get(self._thread_id)) is not None:
+                return "".join(traceback.format_stack(frame, 12))
+        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,17 @@ from psycopg import sql
 from pydantic import BaseModel
 
 import jobs
-from tests.runtime.working import Input, Table, job, leaving_nothing, make, serving, until
+from jobs.worker import loopwatch
+from tests.runtime.working import (
+    Input,
+    Table,
+    job,
+    leaving_nothing,
+    logged,
+    make,
+    serving,
+    until,
+)
 
 CALLS: list[int] = []
 
@@ -301,3 +312,25 @@ async def test_an_error_in_the_workers_own_code_costs_one_job(
     row = table.live(ids[3])
     assert (row.state, row.attempt) == ("ready", 0)
     assert len(CALLS) == 9
+
+
+async def test_one_that_blocks_the_loop_where_its_source_cannot_be_shown(
+    database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader of a module may raise anything. Renewals come from the thread that looks."""
+
+    def unreadable(*_: object) -> list[str]:
+        raise LookupError("no such source")
+
+    monkeypatch.setattr(loopwatch.traceback, "format_stack", unreadable)
+
+    @job()
+    async def blocks(_: Input) -> None:
+        time.sleep(1.7)  # noqa: ASYNC251 (that is what it does)
+
+    table = Table(database)
+    table.enqueue(blocks)
+    async with serving(database, blocks) as worker:
+        await until(lambda: worker.stats().completed, "the end")
+        assert len(logged(caplog, "jobs.worker.loop_blocked")) == 1
+        assert worker._renewer._thread.is_alive()
