@@ -85,7 +85,8 @@ class Dispatcher:
         self._stats = stats
         self._lease = lease
         self._refresh = refresh
-        self._calls = Calls(Caller(patience), self._wake)
+        self._woken = asyncio.Event()
+        self._calls = Calls(Caller(patience), self._woken.set)
         self._clock = DatabaseClock()
         self._plans: dict[str, Plan] = {}
         self._armed = False
@@ -96,7 +97,6 @@ class Dispatcher:
         self._renew_at = float("inf")  # by when a leader has promised to fire or to tick
         self._trouble = 0
         self._stopping = False
-        self._woken = asyncio.Event()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -130,10 +130,6 @@ class Dispatcher:
     def stop(self) -> None:
         """Fire nothing more; `run` ends after the statement and the functions in flight."""
         self._stopping = True
-        self._wake()
-
-    def _wake(self) -> None:
-        """Go round once more, now."""
         self._woken.set()
 
     async def interrupt(self, grace: float) -> None:
@@ -178,11 +174,8 @@ class Dispatcher:
             await self._tick()  # what was promised came to nothing
 
     def _fires(self, one: Plan) -> bool:
-        return (
-            not one.paused
-            and one.not_before <= time.monotonic()
-            and not self._calls.pending(one.name)
-        )
+        waits = one.paused or self._calls.pending(one.name)
+        return not waits and one.not_before <= time.monotonic()
 
     def _wait(self) -> float:
         """Seconds until the next thing to do."""
