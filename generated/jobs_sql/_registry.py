@@ -6685,7 +6685,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/leader.sql",
-        sha256="3a35394c745ab5fa0d7ced69c1d358dbce7c442285cd7b5d9de403ee27576e0c",
+        sha256="b1d7a0fdc3899f54078fa5a3676f7437424ef75f67a4c16e16bb9387ecdad70f",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -7231,7 +7231,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "purpose": "keep or take the lease of the scheduler, and learn the time of the database and whether any schedule or pause of a task was changed.",
             "callers": "jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends; besides, when the lease of another lapses, while a function keeps a leader waiting, and after a fire that came to nothing",
             "tx": "own autocommitted statement",
-            "locks": "the row of jobs.leader, for the moment. Waits for another tick, or for one that resigns, only.",
+            "locks": "the row of jobs.leader, for the moment. Waits for another tick, for one that resigns, and for the end of a fire, which takes it last, only.",
             "index": "leader_pkey",
             "fence": "none, the lease only saves work: a fire is fenced by the watermark",
             "clock": "statement_timestamp(). A lease that ends later than if it were given now was given before the clock was set back, and counts as ended.",
@@ -7287,7 +7287,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/leader.sql",
-        sha256="3a35394c745ab5fa0d7ced69c1d358dbce7c442285cd7b5d9de403ee27576e0c",
+        sha256="b1d7a0fdc3899f54078fa5a3676f7437424ef75f67a4c16e16bb9387ecdad70f",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
