@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from itertools import repeat
+from time import monotonic
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -25,8 +26,10 @@ CHUNK_ROWS: Final = 5_000
 CHUNK_CHARACTERS: Final = 32 * 1024 * 1024
 """Bounds of one bulk statement: what it takes in memory, here and on the server."""
 
-# How long ago the job that held a key may have started or ended to be the answer of an enqueue
-# that lost to it twice.
+# How long before the call the job that held a key may have started or ended to be the answer of an
+# enqueue that lost to it twice. It held the key during the call, so the time of the call is what
+# counts, however long the inserts waited for others; this covers one that was ended in a
+# transaction that was open for a while. Too much costs reading and no more: the last one is taken.
 _SINCE: Final = timedelta(seconds=10)
 _ISOLATION: Final = frozenset({"read committed", "read uncommitted"})
 
@@ -100,17 +103,22 @@ def enqueue_one(target: Target, row: Row) -> Plan[Enqueued]:
     """
     if row.supplied:
         yield from _need_fresh_snapshots()
-    for since in (None, _SINCE):
+    began = monotonic()
+    for last in (False, True):
         if (yield from _insert(target, row)):
             return Enqueued(row.id, row.run_id, "created")
         # A statement of its own: the insert did not see the job that made it wait.
-        found = yield from _find(target, [row], since)
+        found = yield from _find(target, [row], _since(began) if last else None)
         if found:
             existing = found[row.run_id]
             if target.on_conflict == "raise":
                 raise _duplicate(target, existing)
             return existing
     raise _exhausted(target)
+
+
+def _since(began: float) -> timedelta:
+    return _SINCE + timedelta(seconds=monotonic() - began)
 
 
 def _insert(target: Target, row: Row) -> Plan[bool]:
@@ -282,6 +290,7 @@ def _same_conflict(row: Row, earlier: Row) -> bool:
 
 def _insert_all(target: Target, rows: list[Row], answers: dict[UUID, Enqueued]) -> Plan[None]:
     for chunk in _chunks(rows):
+        began = monotonic()
         left = yield from _insert_chunk(target, chunk, answers)
         if not left:
             continue
@@ -291,7 +300,7 @@ def _insert_all(target: Target, rows: list[Row], answers: dict[UUID, Enqueued]) 
         if left:
             left = yield from _look_up(target, left, None, answers)
         if left:
-            left = yield from _look_up(target, left, _SINCE, answers)
+            left = yield from _look_up(target, left, _since(began), answers)
         if left:
             raise _exhausted(target)
 

@@ -28,7 +28,8 @@
 --     Other verdicts are no jobs, and only the key and the queue of their rows mean something:
 --     parked (jobs of this key were parked: promote it once this has committed), again (a slot of
 --     this key went to another claim, and the job was left ready: claim again), blocked (with
---     @sweep: some job is blocked), held (with @sweep: some slot is held).
+--     @sweep: some job is blocked), held (with @sweep: some slot is held). Epochs are seconds since
+--     1970, in UTC.
 -- cost: one ordered probe a queue and priority that stops at the free slots, one update a job,
 --     never heap-only because state is indexed. The running rows are looked at only when @rescue is
 --     set, and then only those older than one lease. No sort, no sequential scan. A job with a key
@@ -697,7 +698,7 @@ noticed as (
 select
     'claimed'::text as verdict,
     c.id,
-    c.run_id,
+    c.run_id::text as run_id, /* text, and epochs: cheaper to write and to read */
     c.queue,
     c.name,
     c.tenant,
@@ -705,8 +706,8 @@ select
     c.attempt,
     c.max_attempts,
     c.claims,
-    c.available_at,
-    c.created_at,
+    date_part('epoch', c.available_at) as available_epoch,
+    date_part('epoch', c.created_at) as created_epoch,
     c.traceparent,
     c.enqueued_by,
     c.input,
@@ -716,7 +717,7 @@ union all
 select
     (case l.fate when 'dead' then 'buried' else l.fate end)::text,
     l.id,
-    l.run_id,
+    l.run_id::text,
     l.queue,
     l.name,
     l.tenant,
@@ -724,8 +725,8 @@ select
     l.attempt,
     l.max_attempts,
     l.claims,
-    l.available_at,
-    l.created_at,
+    date_part('epoch', l.available_at),
+    date_part('epoch', l.created_at),
     l.traceparent,
     l.enqueued_by,
     l.input::text,
@@ -736,7 +737,7 @@ union all
 select
     'refused'::text,
     r.id,
-    r.run_id,
+    r.run_id::text,
     r.queue,
     r.name,
     r.tenant,
@@ -744,8 +745,8 @@ select
     r.attempt,
     r.max_attempts,
     r.claims,
-    r.available_at,
-    r.created_at,
+    date_part('epoch', r.available_at),
+    date_part('epoch', r.created_at),
     r.traceparent,
     r.enqueued_by,
     r.input::text,
@@ -755,7 +756,7 @@ union all
 select
     n.verdict,
     '00000000-0000-0000-0000-000000000000'::uuid,
-    '00000000-0000-0000-0000-000000000000'::uuid,
+    ''::text,
     n.queue,
     ''::text,
     ''::text,
@@ -763,8 +764,8 @@ select
     0::bigint,
     0::bigint,
     0::bigint,
-    now(),
-    now(),
+    0::double precision,
+    0::double precision,
     null,
     null,
     ''::text,

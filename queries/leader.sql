@@ -5,8 +5,8 @@
 --     the lease of another lapses, while a function keeps a leader waiting, and after a fire that
 --     came to nothing
 -- tx: own autocommitted statement
--- locks: the row of jobs.leader, for the moment. Waits for another tick, or for one
---     that resigns, only.
+-- locks: the row of jobs.leader, for the moment. Waits for another tick, for one that resigns, and
+--     for the end of a fire, which takes it last, only.
 -- index: leader_pkey
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than if it were given now was given before

@@ -207,12 +207,12 @@ limit @most::integer;
 --     claim had been answered; renewals and settles test it as ever.
 -- clock: now(); @within is how long ago the claim was sent
 -- rows: running jobs of these queues under the worker's name and a live lease, claimed within so
---     long, at most @most. The caller leaves out those that it holds.
+--     long, at most @most, with the columns of ClaimJobs. The caller leaves out what it holds.
 -- cost: a walk through the running rows of the queues. Sent after lost connections only.
 -- nullable: traceparent, enqueued_by, concurrency_key
 select /* jobs:find_lost_claims */
     j.id,
-    j.run_id,
+    j.run_id::text as run_id,
     j.queue,
     j.name,
     j.tenant,
@@ -220,8 +220,8 @@ select /* jobs:find_lost_claims */
     j.attempt,
     j.max_attempts,
     j.claims,
-    j.available_at,
-    j.created_at,
+    date_part('epoch', j.available_at) as available_epoch,
+    date_part('epoch', j.created_at) as created_epoch,
     j.traceparent,
     j.enqueued_by,
     j.input::text as input,

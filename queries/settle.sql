@@ -15,7 +15,8 @@
 -- index: job_pkey, settled_pkey; for jobs with a key also slot_job_key, job_blocked_idx
 -- fence: claims and worker, tested in the locking step
 -- clock: clock_timestamp() for the next due time, so that an open transaction does not backdate it
--- rows: one for each pair asked (the first one where a pair repeats). landed, with the state
+-- rows: one for each pair asked, told by its place in the arrays, from 1 (the first one where a
+--     pair repeats), in no order. landed, with the state
 --     the job is in now; repeated (this settle had landed before, its reply was lost: a success
 --     without a second effect, with the state where the job has ended with this claim); again
 --     (the row is held by another statement: send it again); lost (taken away: the effect does
@@ -29,6 +30,7 @@
 -- nullable: @error_types, @results, state, vacant_key, promoted_queues
 with /* jobs:settle_jobs */ recursive asked as (
     select distinct on (listed.id, listed.claims)
+        listed.place,
         listed.id,
         listed.claims,
         listed.outcome,
@@ -83,6 +85,7 @@ held as materialized (
         coalesce(
             a.error_type || ': ' || left(coalesce(a.error_message, ''), 1000), j.last_error
         ) as last_error,
+        a.place,
         a.delay,
         a.error_type,
         a.error_message,
@@ -339,8 +342,7 @@ let_go as (
 )
 
 select
-    h.id,
-    h.claims,
+    h.place::integer as place,
     'landed'::text as verdict,
     (case
         when h.outcome in ('retry', 'released', 'snoozed') then 'ready'
@@ -353,8 +355,7 @@ from held as h
 left join let_go as f on h.id = f.job_id
 union all
 select
-    a.id,
-    a.claims,
+    a.place,
     coalesce(
         (
             select
@@ -389,9 +390,4 @@ select
     f.promoted_queues
 from asked as a
 left join let_go as f on a.id = f.job_id
-where (a.id, a.claims) not in (
-    select
-        h.id,
-        h.claims
-    from held as h
-);
+where a.place not in (select h.place from held as h);

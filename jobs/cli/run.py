@@ -52,28 +52,32 @@ def add_parser(sub: Subcommands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises what the services raise."""
     registry = load_registry(args.target)
-    dsn, name, listen = dsn_of(args), args.name or default_name(), listen_of(args)
+    dsn, listen = dsn_of(args), listen_of(args)
 
     services: list[Service] = []
 
     async def work() -> None:
-        if not args.no_scheduler:
-            services.append(Scheduler(dsn, registry, name=name))
-        if not args.no_relay:
-            services.append(Relay(dsn, args.to, name=name, listen=listen))
         async with running(args, dsn) as given:
-            if len(registry):
-                services.append(
-                    Worker(
-                        dsn,
-                        registry,
-                        dict(args.queue) or queues_of(registry),
-                        name=name,
-                        drain=args.drain,
-                        listen=listen,
-                        **given,
-                    )
+            workers = [
+                Worker(
+                    dsn,
+                    registry,
+                    dict(args.queue) or queues_of(registry),
+                    # Left to the worker where none is given: only under a name that it has made
+                    # may it ask for what a claim has given it whose answer was lost.
+                    name=args.name,
+                    drain=args.drain,
+                    listen=listen,
+                    **given,
                 )
+                for _ in range(1 if len(registry) else 0)
+            ]
+            name = workers[0].name if workers else args.name or default_name()
+            if not args.no_scheduler:
+                services.append(Scheduler(dsn, registry, name=name))
+            if not args.no_relay:
+                services.append(Relay(dsn, args.to, name=name, listen=listen))
+            services.extend(workers)
             await run_together(services)
 
     return serve(work(), args.log_level, lambda: left(services))

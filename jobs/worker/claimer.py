@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from random import uniform
 from typing import Any
 
@@ -46,6 +47,8 @@ _AT_ONCE = 0.001
 _EXPECT_WITHIN = 60.0
 _MOST_EXPECTED = 1_000
 _LATE = 0.001
+# Order in which jobs of one claim start.
+_IN_ORDER = attrgetter("priority", "available_epoch", "id.int")
 _EXPECTED = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
 
 
@@ -74,7 +77,8 @@ class Claimer:
             link: Connection of this loop alone.
             config: Settings of the worker.
             demand: What to ask for.
-            take: Called with the rows of an answer and the monotonic time when they were asked for.
+            take: Called with the rows of an answer, in the order in which its jobs start, and the
+                monotonic time when they were asked for.
             choked: Whether nothing should be claimed for now; `relieve` is called when that may
                 be over.
             busy: Whether the process holds any job.
@@ -276,6 +280,7 @@ class Claimer:
             steer = steering.steer(ask.room, began)
             sweep = self._slots.looks(began)
             rows = await self._link.call(lambda conn: self._send(conn, ask, steer, sweep), TIMEOUT)
+        rows.sort(key=_IN_ORDER)
         steering.learn(ask.room, ask.rescue, rows, began, time.monotonic())
         return rows
 

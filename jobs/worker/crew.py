@@ -76,7 +76,11 @@ class Crew:
 
     def begin(self, job: Held) -> None:
         """Let a job wait for a slot of its queue. `rouse` starts as many as there are slots for."""
-        self._lanes[job.row.queue].arrives(job, time.monotonic())
+        lane = self._lanes[job.row.queue]
+        if lane.waiting:
+            lane.waiting.append(job)
+        else:
+            lane.arrives(job, time.monotonic())
 
     def rouse(self) -> None:
         """Start what waits and has a slot."""
@@ -264,7 +268,7 @@ class Crew:
                 lane.ended += 1
                 if not lane.busy and not waiting:
                     lane.rests(time.monotonic())
-                job.outcome = outcome if job.settles else None
+                job.outcome = outcome if job.stop_reason is None or job.settles else None
                 self._ended(job)
             del job  # nothing of it is kept until the next one
             value = None

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection
 
@@ -22,6 +22,25 @@ from jobs_sql.wake import wake_queue_async
 logger = logging.getLogger("jobs.worker")
 
 _LAST_WORDS_SECONDS: Final = 2.0
+
+
+class Graces(NamedTuple):
+    """Seconds of a drain beside its budget.
+
+    Attributes:
+        claim: For the claim in flight.
+        cancel: For whatever was cancelled to end.
+        flush: For outcomes to settle.
+        hook: For hooks, where nothing of the budget is left.
+    """
+
+    claim: float = 2.0
+    cancel: float = 2.0
+    flush: float = 5.0
+    hook: float = 2.0
+
+
+GRACE: Final = Graces()
 
 
 class Farewell:

@@ -162,7 +162,7 @@ class Floors:
         Args:
             reaches: How far back it went.
             asked: How many jobs it asked for, by queue.
-            found: What it claimed, by queue.
+            found: What it claimed, by queue, the last of a priority last.
             began: When it was sent.
             ended: When it was answered.
             missed: Queues where it left a job ready that it has looked at: the floor stays.
@@ -178,15 +178,9 @@ class Floors:
             marks = self._marks.setdefault(queue, [None] * PRIORITIES)
             if queue in missed:
                 continue
-            last: dict[int, Mark] = {}
-            for row in rows:
-                mark = Mark(row.available_at, row.id)
-                known = last.get(row.priority)
-                if known is None or mark > known:
-                    last[row.priority] = mark
-            for priority, mark in last.items():
+            for priority, row in {row.priority: row for row in rows}.items():
                 # After a full sweep it may lie further back than before: there is more behind it.
-                marks[priority] = mark
+                marks[priority] = Mark(_moment(row.available_epoch), row.id)
         self._pay(reaches, jobs, began, ended)
 
     def _pay(self, reaches: Mapping[str, Reach], jobs: int, began: float, ended: float) -> None:
@@ -202,3 +196,11 @@ class Floors:
             self._near.covered(whole, began)
         if near:
             self._near.done(near, began, ended, cost)
+
+
+def _moment(epoch: float) -> datetime:
+    """An instant; the beginning of time for what Python has no date for."""
+    try:
+        return datetime.fromtimestamp(epoch, UTC)
+    except (OverflowError, ValueError):
+        return START.at

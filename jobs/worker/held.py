@@ -9,8 +9,9 @@ belongs into `make_run`; one that the function's end sends to the database is an
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -155,7 +156,7 @@ def make_run(row: ClaimJobsRow, worker: str, desk: Desk | None) -> Run:
     """Make what the function of a claimed job is given."""
     return Run(
         row.id,
-        row.run_id,
+        UUID(row.run_id),
         row.name,
         row.queue,
         row.attempt,
@@ -163,7 +164,7 @@ def make_run(row: ClaimJobsRow, worker: str, desk: Desk | None) -> Run:
         row.tenant or None,
         row.claims,
         worker,
-        row.created_at,
+        datetime.fromtimestamp(row.created_epoch, UTC),
         row.traceparent,
         row.enqueued_by,
         desk,
@@ -180,20 +181,26 @@ class Holding:
         self._jobs: dict[int, Held] = {}
         self._lock = threading.Lock()
 
-    def add(self, job: Held) -> Held | None:
-        """Hold a job. Returns an older claim of it that was held until now, and is lost."""
-        key = job.row.id.int
+    def add(self, jobs: Iterable[Held]) -> list[Held]:
+        """Hold jobs. Returns older claims of them that were held until now, and are lost."""
+        older = []
+        held = self._jobs
         with self._lock:
-            older = self._jobs.get(key)
-            self._jobs[key] = job
+            for job in jobs:
+                key = job.row.id.int
+                if key in held:
+                    older.append(held[key])
+                held[key] = job
         return older
 
-    def remove(self, job: Held) -> None:
-        """Hold a job no longer."""
-        key = job.row.id.int
+    def remove(self, jobs: Iterable[Held]) -> None:
+        """Hold jobs no longer."""
+        held = self._jobs
         with self._lock:
-            if self._jobs.get(key) is job:
-                del self._jobs[key]
+            for job in jobs:
+                key = job.row.id.int
+                if held.get(key) is job:
+                    del held[key]
 
     def snapshot(self) -> list[Held]:
         """All held jobs, in order of id, so that statements touch rows in one order."""

@@ -12,7 +12,9 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any, Final, cast
+from uuid import UUID
 
 from jobs.callables import is_asynchronous
 from jobs.declare import JobHandle
@@ -100,7 +102,7 @@ class Hooks:
             return
         told: Settled[Any] = Settled(
             id=row.id,
-            run_id=row.run_id,
+            run_id=UUID(row.run_id),
             name=row.name,
             queue=row.queue,
             outcome=outcome,
@@ -112,7 +114,7 @@ class Hooks:
             error_message=error_message,
             payload=row.input,
             result=result,
-            created_at=row.created_at,
+            created_at=datetime.fromtimestamp(row.created_epoch, UTC),
             traceparent=row.traceparent,
             enqueued_by=row.enqueued_by,
             worker=self._worker,

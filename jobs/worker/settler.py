@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +23,8 @@ from jobs_sql.settle import SettleJobsRow, settle_jobs_async
 logger = logging.getLogger("jobs.worker")
 
 MAX_BATCH = 500
+# No claim while this many outcomes wait for their answer: the database cannot keep up.
+CHOKED = 2_000
 # Characters of results that one statement may carry, by at most one result more.
 MAX_CHARACTERS = 8 * 1024 * 1024
 TIMEOUT = 10.0
@@ -62,6 +64,7 @@ class Settler:
         link: Link,
         worker: str,
         answered: Callable[[Held, str, str | None], None],
+        completed: Callable[[list[Held]], None],
         more: Callable[[], bool],
         slots: Slots,
     ) -> None:
@@ -71,12 +74,15 @@ class Settler:
             worker: Label of this process, part of the fence.
             answered: Called in the event loop with the job, the verdict (landed, repeated, lost,
                 refused) and the state the job is in now (None unless landed).
+            completed: Called in its place, once for all jobs of an answer that have landed as
+                completed and let nobody out of the line of a key. Must not raise.
             more: Whether more jobs end soon, so that a small batch is worth a moment's wait.
             slots: Is told of the concurrency keys that were let go.
         """
         self._link = link
         self._worker = worker
         self._answered = answered
+        self._completed = completed
         self._more = more
         self._slots = slots
         self._pending: deque[Held] = deque()
@@ -94,9 +100,10 @@ class Settler:
 
     def submit(self, job: Held) -> None:
         """Queue the outcome of ``job``. Never blocks."""
+        if not self._pending:  # else both are as they have to be
+            self._idle.clear()
+            self._work.set()
         self._pending.append(job)
-        self._idle.clear()
-        self._work.set()
 
     async def flush(self, seconds: float) -> bool:
         """Wait until nothing is unanswered; return whether that came in that many seconds."""
@@ -187,13 +194,20 @@ class Settler:
                 extra={"event": "jobs.worker.settle_failed", "jobs": len(batch)},
             )
             return batch
-        for job, row in _matched(batch, rows):
+        done: list[Held] = []
+        for row in rows:
+            job = batch[row.place - 1]
             if row.promoted_queues is not None:
                 self._slots.settled(row)
-            if row.verdict == "again":
+            if row.verdict == "landed" and row.state == "completed" and not job.answered:
+                job.answered = True
+                done.append(job)
+            elif row.verdict == "again":
                 self._park(job)  # another session holds its row
             else:
                 self._answer(job, row.verdict, row.state)
+        self._flying -= len(done)
+        self._completed(done)
         return []
 
     async def _isolate(self, batch: list[Held], error: Exception) -> list[Held]:
@@ -254,15 +268,3 @@ class Settler:
             ),
             TIMEOUT,
         )
-
-
-def _matched(batch: list[Held], rows: list[SettleJobsRow]) -> Iterable[tuple[Held, SettleJobsRow]]:
-    """Each job with its answer. They come in the order of the batch where all have landed."""
-    if len(rows) == len(batch):
-        for job, row in zip(batch, rows, strict=True):
-            if job.row.id.int != row.id.int or job.row.claims != row.claims:
-                break
-        else:
-            return zip(batch, rows, strict=True)
-    by_token = {(row.id.int, row.claims): row for row in rows}
-    return [(job, by_token[job.row.id.int, job.row.claims]) for job in batch]

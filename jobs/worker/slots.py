@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 from uuid import UUID
 
@@ -102,13 +102,15 @@ class Slots:
         """Whether it is time to look for slots that were left behind."""
         return now >= self._tidy_at
 
-    def took(self, rows: Sequence[ClaimJobsRow]) -> tuple[list[ClaimJobsRow], bool]:
+    def took(self, rows: list[ClaimJobsRow]) -> tuple[list[ClaimJobsRow], bool]:
         """Take note of what a claim says of keys.
 
         Returns:
             The rows that are jobs, and whether to claim again at once: what stood in front of other
             jobs has been parked, or a slot went to another claim.
         """
+        if not any(row.verdict != "claimed" for row in rows):
+            return rows, False  # by far the most of answers
         jobs, again = [], False
         for row in rows:
             if row.verdict in _NOTES:

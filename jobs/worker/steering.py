@@ -60,7 +60,8 @@ class Steering:
 
     def __init__(self, limits: Limits) -> None:
         self.limiter = Limiter(limits)
-        self._counts = limits != Limits()
+        #: Whether there are limits, so that `begin` and `end` have something to do.
+        self.counts = limits != Limits()
         self._grants: dict[Held, Grant] = {}
         self._turns = Turns()
         self._floors = Floors()
@@ -168,7 +169,7 @@ class Steering:
         Args:
             room: What was asked for.
             rescue: Whether lapsed leases were looked for.
-            rows: The answer.
+            rows: The answer, in the order in which its jobs start.
             began: When it was asked for.
             ended: When it was answered.
         """
@@ -190,7 +191,7 @@ class Steering:
 
     def begin(self, job: Held, now: float) -> None:
         """Count a claimed job against the limits, if there are any."""
-        if self._counts:
+        if self.counts:
             self._grants[job] = self.limiter.admit(job.row.queue, job.row.tenant, now)
 
     def end(self, job: Held) -> bool:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from operator import attrgetter
 from typing import Literal
 
 from jobs.errors import ConfigError
@@ -24,15 +23,15 @@ from jobs.worker.config import configure
 from jobs.worker.crew import Crew
 from jobs.worker.demand import Demand
 from jobs.worker.execution import Executor
-from jobs.worker.farewell import Farewell, flush
-from jobs.worker.held import Held, Holding, Outcome
+from jobs.worker.farewell import GRACE, Farewell, flush
+from jobs.worker.held import COMPLETED, Held, Holding, Outcome
 from jobs.worker.hooks import BACKLOG, Hooks
 from jobs.worker.lane import Lane
 from jobs.worker.limits import Limits
 from jobs.worker.processes import Processes, checked_processes
 from jobs.worker.register import Registration
 from jobs.worker.renewer import Renewer
-from jobs.worker.settler import Settler
+from jobs.worker.settler import CHOKED, Settler
 from jobs.worker.slots import Slots
 from jobs.worker.stats import WorkerStats, account, account_ended, ending
 from jobs.worker.steering import Steering
@@ -41,17 +40,6 @@ from jobs.worker.threads import Threads
 from jobs_sql.claim import ClaimJobsRow
 
 logger = logging.getLogger("jobs.worker")
-
-# Order in which jobs of one claim start.
-_IN_ORDER = attrgetter("priority", "available_at", "id.int")
-# No claim while this many outcomes wait for their answer: the database cannot keep up.
-SETTLE_BACKLOG = 2_000
-# Seconds of a drain: for the claim in flight, for whatever was cancelled, for outcomes to settle,
-# and for hooks where nothing of its budget is left.
-CLAIM_GRACE = 2.0
-CANCEL_GRACE = 2.0
-FLUSH_GRACE = 5.0
-HOOK_GRACE = 2.0
 
 
 class Worker(Service):
@@ -170,7 +158,9 @@ class Worker(Service):
             lambda queue: self._claimer.hear(queue),
             lambda: self._claimer.tend(),
         )
-        self._settler = Settler(settles, self.name, self._answered, self._more, self._slots)
+        self._settler = Settler(
+            settles, self.name, self._answered, self._completed, self._more, self._slots
+        )
         self._desk = Desk(self._settler.reporter.changed, self._sessions)
         self._processes = Processes(self._most_processes)
         lease = self.config.lease.total_seconds()
@@ -263,7 +253,7 @@ class Worker(Service):
     def _choked(self) -> bool:
         if self._hooks is not None and self._hooks.backlog >= BACKLOG:
             return True
-        return self._settler.backlog >= SETTLE_BACKLOG
+        return self._settler.backlog >= CHOKED
 
     def _more(self) -> bool:
         return any(lane.waiting for lane in self._lanes.values())
@@ -282,39 +272,38 @@ class Worker(Service):
             self.stop()
 
     def _take(self, rows: list[ClaimJobsRow], asked_at: float) -> None:
-        """Start what was claimed, report what was buried or refused."""
-        rows.sort(key=_IN_ORDER)
-        for row in rows:
-            if row.verdict != "claimed":
-                over = account_ended(self._stats, row)
-                if over is not None and self._hooks is not None:
-                    self._hooks.tell(row, *over)
-            else:
-                self._stats.claimed += 1
-                job = Held(row, self.name, asked_at, self._desk)
-                try:
-                    self._start_job(job)
-                except Exception:  # one that cannot be begun must not take its neighbours along
-                    logger.exception("job %s (%s) could not be begun", job.id, row.name)
-                    job.outcome = Outcome("released", self.config.unknown_delay)
-                    self._steering.end(job)
-                    self._settler.submit(job)
-        self._crew.rouse()
-
-    def _start_job(self, job: Held) -> None:
-        older = self._holding.add(job)
-        if older is not None:
+        """Start what was claimed, in the order given; report what was buried or refused."""
+        name, desk = self.name, self._desk
+        jobs = [Held(row, name, asked_at, desk) for row in rows if row.verdict == "claimed"]
+        if len(jobs) < len(rows):
+            for row in rows:
+                if row.verdict != "claimed":
+                    over = account_ended(self._stats, row)
+                    if over is not None and self._hooks is not None:
+                        self._hooks.tell(row, *over)
+        self._stats.claimed += len(jobs)
+        for older in self._holding.add(jobs):
             self._lost(older, "this worker has claimed the job again")
-        age = time.monotonic() - job.renewed_at
-        if self._stopping.is_set() or age >= self.config.lease.total_seconds():
-            # Claimed while the stop came, or so slowly that it may be somebody else's by now.
-            job.outcome = Outcome("released")
-            self._settler.submit(job)
-            return
-        if age > self.config.renew_every:
+        now = time.monotonic()
+        age = now - asked_at
+        # Claimed so slowly that they may be somebody else's by now.
+        late = age >= self.config.lease.total_seconds()
+        if age > self.config.renew_every and not late:
             self._renewer.hurry()
-        self._steering.begin(job, time.monotonic())
-        self._crew.begin(job)
+        for job in jobs:
+            if late or self._stopping.is_set():  # a stop may come from within this very loop
+                job.outcome = Outcome("released")
+                self._settler.submit(job)
+                continue
+            try:
+                self._steering.begin(job, now)
+                self._crew.begin(job)
+            except Exception:  # one that cannot be begun must not take its neighbours along
+                logger.exception("job %s (%s) could not be begun", job.id, job.row.name)
+                job.outcome = Outcome("released", self.config.unknown_delay)
+                self._steering.end(job)
+                self._settler.submit(job)
+        self._crew.rouse()
 
     def _ended(self, job: Held) -> None:
         """A run has ended, or never begins. Without an outcome nothing may be written about it."""
@@ -322,7 +311,8 @@ class Worker(Service):
             self._settler.submit(job)
         else:
             self._let_go(job)
-        if self._steering.end(job) or self._lanes[job.row.queue].wants:
+        steering = self._steering
+        if (steering.counts and steering.end(job)) or self._lanes[job.row.queue].wants:
             self._claimer.wake()
 
     def _lost(self, job: Held, reason: str) -> None:
@@ -357,6 +347,16 @@ class Worker(Service):
         elif state == "ready" and job.outcome is not None:
             self._ready_again(job.row.queue, job.outcome)
 
+    def _completed(self, jobs: list[Held]) -> None:
+        """What `_answered` does, for jobs that have landed as completed."""
+        self._holding.remove(jobs)
+        self._stats.completed += len(jobs)
+        if self._hooks is not None:
+            for job in jobs:
+                outcome = job.outcome or COMPLETED
+                self._hooks.tell(job.row, "completed", None, result=outcome.result)
+        self._relieve()
+
     def _ready_again(self, queue: str, outcome: Outcome) -> None:
         """A job waits again: look for it when it is due, or let others know."""
         if outcome.kind in ("retry", "snoozed"):
@@ -366,7 +366,7 @@ class Worker(Service):
 
     def _let_go(self, job: Held) -> None:
         """The process has nothing more to do with a job."""
-        self._holding.remove(job)
+        self._holding.remove((job,))
         self._relieve()
 
     def _hook_failed(self) -> None:
@@ -392,9 +392,9 @@ class Worker(Service):
         seconds = self.config.drain.total_seconds()
         ends = time.monotonic() + seconds
         await asyncio.gather(
-            self._end_claim(), self._crew.drain(seconds, self._hurrying, CANCEL_GRACE)
+            self._end_claim(), self._crew.drain(seconds, self._hurrying, GRACE.cancel)
         )
-        if not await flush(self._settler, ends, self._hurrying, FLUSH_GRACE):
+        if not await flush(self._settler, ends, self._hurrying, GRACE.flush):
             self._stats.unsettled = self._settler.backlog
             logger.error(
                 "worker %s leaves %d outcomes unsettled: their leases will lapse",
@@ -403,11 +403,11 @@ class Worker(Service):
                 extra={"event": "jobs.worker.unsettled", "worker": self.name},
             )
         if self._claim_task.done():  # else it is still at that connection
-            await self._slots.finish(self._links[0], self._farewell.turn, FLUSH_GRACE)
+            await self._slots.finish(self._links[0], self._farewell.turn, GRACE.flush)
         self._abandon()
         if self._hooks is not None:
-            left = max(HOOK_GRACE, ends - time.monotonic())
-            await self._hooks.drain(left, self._hurrying, CANCEL_GRACE)
+            left = max(GRACE.hook, ends - time.monotonic())
+            await self._hooks.drain(left, self._hurrying, GRACE.cancel)
         await self._farewell.end()
 
     def _say_stopped(self) -> None:
@@ -424,7 +424,7 @@ class Worker(Service):
     async def _end_claim(self) -> None:
         """Wait out the claim in flight. One that hangs is cancelled on the server."""
         task = self._claim_task
-        await self._claimer.finish(task, self._hurrying, CLAIM_GRACE, CANCEL_GRACE)
+        await self._claimer.finish(task, self._hurrying, GRACE.claim, GRACE.cancel)
         if task.done():
             self._farewell.begin(self._links[0])
 
@@ -432,7 +432,7 @@ class Worker(Service):
         """Give up the runs that do not end, so that nothing waits for them any more."""
         for job in self._crew.abandon():
             self._stats.abandoned += 1
-            self._holding.remove(job)
+            self._holding.remove((job,))
 
     async def _close(self) -> None:
         """End what is left of the worker. Nothing here waits for the database."""
@@ -443,7 +443,7 @@ class Worker(Service):
         await self._processes.close()
         self._claim_task.cancel()
         self._settle_task.cancel()
-        await asyncio.wait({self._claim_task, self._settle_task}, timeout=CANCEL_GRACE)
+        await asyncio.wait({self._claim_task, self._settle_task}, timeout=GRACE.cancel)
         await self._renewer.stop()
         if self._listener is not None:
             await self._listener.stop()

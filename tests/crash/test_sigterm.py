@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobs.cli.serving import LEFT
-from jobs.worker.worker import CLAIM_GRACE
+from jobs.worker.farewell import GRACE
 from tests.crash import app
 from tests.crash.bench import Bench
 from tests.support.waiting import until
@@ -75,7 +75,7 @@ def test_twice_while_a_claim_waits(bench: Bench) -> None:
         asked = time.monotonic()
         terminate(worker, 2)
         assert worker.wait() == 0
-        assert time.monotonic() - asked < CLAIM_GRACE
+        assert time.monotonic() - asked < GRACE.claim
 
 
 def test_while_a_claim_waits_followed_by_sigkill(bench: Bench) -> None:

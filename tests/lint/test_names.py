@@ -32,13 +32,16 @@ def bad_modules(paths: Iterable[Path]) -> list[str]:
 
 
 def bad_numbers(names: Iterable[str]) -> list[str]:
-    """Schema files without a number of their own. A gap is fine: order is what counts."""
-    numbers: set[str] = set()
-    bad = []
+    """Schema files that do not follow the one before, from 0000 on.
+
+    A gap would be a file that was lost, or one that a later release fills in behind its back.
+    """
+    bad, expected = [], 0
     for name in sorted(names):
-        if not re.match(r"\d{4}_", name) or name[:4] in numbers:
+        if not re.match(rf"{expected:04}_", name):
             bad.append(name)
-        numbers.add(name[:4])
+        if re.match(r"\d{4}_", name):
+            expected = int(name[:4]) + 1
     return bad
 
 
@@ -99,7 +102,9 @@ def test_bad_modules_are_found(names: list[str], bad: list[str]) -> None:
 
 def test_other_bad_names_are_found() -> None:
     assert repeated(["a", "b", "a"]) == ["a"]
-    assert bad_numbers(["0000_a.sql", "0002_b.sql"]) == []
+    assert bad_numbers(["0000_a.sql", "0001_b.sql"]) == []
+    assert bad_numbers(["0000_a.sql", "0002_b.sql", "0003_c.sql"]) == ["0002_b.sql"]
+    assert bad_numbers(["0001_a.sql"]) == ["0001_a.sql"]
     assert bad_numbers(["0000_a.sql", "001_b.sql"]) == ["001_b.sql"]
     assert bad_numbers(["0000_a.sql", "0001_b.sql", "0001_c.sql"]) == ["0001_c.sql"]
     released = f"# 1.0\n{hashlib.sha256(b'x').hexdigest()}  0000_a.sql\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from uuid import UUID
+
+import pytest
 
 from jobs.worker.floors import EVERY, MARGIN, NEAR, SHARE, START, Floors, Mark, Reach
 from jobs.worker.turns import STRICT
@@ -15,7 +18,7 @@ SECOND = dt.timedelta(seconds=1)
 
 def job(at: float, id: int = 1, priority: int = 0) -> ClaimJobsRow:
     """A claimed job that was due so many seconds after the beginning."""
-    return row(priority)._replace(available_at=NOW + at * SECOND, id=UUID(int=id))
+    return row(priority)._replace(available_epoch=NOW.timestamp() + at, id=UUID(int=id))
 
 
 class Clock:
@@ -43,12 +46,21 @@ def test_the_first_claim_sees_everything() -> None:
 
 def test_a_backlog_is_gone_on_with_where_the_last_claim_ended() -> None:
     clock = Clock()
-    clock.claim(job(1, 7), job(2, 9), job(2, 8))
+    clock.claim(job(1, 7), job(2, 8), job(2, 9))
     clock.now += 0.01
     assert clock.claim(job(3, 4)) == Mark(NOW + 2 * SECOND, UUID(int=9))
     clock.now += 0.01
     assert clock.claim(job(4)) == Mark(NOW + 3 * SECOND, UUID(int=4))
     assert clock.reaches == ["whole", "floor", "floor"]
+
+
+@pytest.mark.parametrize("epoch", [-math.inf, -1e12, 1e12])
+def test_times_that_python_has_no_date_for_are_the_beginning(epoch: float) -> None:
+    """An operator may have made a job due at '-infinity'."""
+    clock = Clock()
+    clock.claim(job(0)._replace(available_epoch=epoch))
+    clock.now += 0.01
+    assert clock.claim(job(1)).at == START.at
 
 
 def test_priorities_have_floors_of_their_own_in_the_order_asked() -> None:
@@ -150,9 +162,9 @@ def test_one_priority_that_was_not_reached_keeps_its_floor() -> None:
 def test_the_beginning_of_time_is_no_trouble() -> None:
     clock = Clock()
     first = dt.datetime(1, 1, 2, tzinfo=dt.UTC)
-    clock.claim(job(1)._replace(available_at=first), takes=5)
+    clock.claim(job(1)._replace(available_epoch=first.timestamp()), takes=5)
     clock.now += 0.6
-    clock.claim(job(1)._replace(available_at=first), asked=5)
+    clock.claim(job(1)._replace(available_epoch=first.timestamp()), asked=5)
     assert clock.claim(asked=3) in (START, *(Mark(first - b, START.id) for b in (MARGIN, NEAR)))
 
 

@@ -6,10 +6,12 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -45,7 +47,7 @@ def row(name: str = "hooked", payload: str = '{"n": 7}') -> ClaimJobsRow:
     values: dict[str, Any] = {
         "verdict": "claimed",
         "id": jobs.uuid7(),
-        "run_id": jobs.uuid7(),
+        "run_id": str(jobs.uuid7()),
         "queue": "q",
         "name": name,
         "tenant": "",
@@ -53,8 +55,8 @@ def row(name: str = "hooked", payload: str = '{"n": 7}') -> ClaimJobsRow:
         "attempt": 2,
         "max_attempts": 3,
         "claims": 5,
-        "available_at": datetime.now(UTC),
-        "created_at": datetime.now(UTC),
+        "available_epoch": time.time(),
+        "created_epoch": time.time(),
         "traceparent": None,
         "enqueued_by": "somebody",
         "input": payload,
@@ -105,13 +107,18 @@ async def test_it_is_told_everything(caplog: pytest.LogCaptureFixture) -> None:
         caller.hooks.tell(row(), "completed", result="[1]")
         await caller.ended()
     dead, completed = heard
-    assert (dead.id, dead.run_id, dead.name, dead.queue) == (one.id, one.run_id, "hooked", "q")
+    assert (dead.id, dead.run_id, dead.name, dead.queue) == (
+        one.id,
+        UUID(one.run_id),
+        "hooked",
+        "q",
+    )
     assert (dead.outcome, dead.stop_reason) == ("dead", "terminal")
     assert (dead.error_type, dead.error_message) == ("KeyError", "'x'")
     assert (dead.attempt, dead.max_attempts, dead.tenant) == (2, 3, None)
     assert (dead.payload, dead.input) == ('{"n": 7}', Input(n=7))
     assert (dead.enqueued_by, dead.traceparent, dead.worker) == ("somebody", None, "me")
-    assert dead.created_at == one.created_at
+    assert dead.created_at == datetime.fromtimestamp(one.created_epoch, UTC)
     assert (completed.outcome, completed.stop_reason, completed.result) == (
         "completed",
         None,

@@ -14,6 +14,7 @@ import pytest
 import jobs
 from jobs.worker import hooks
 from jobs.worker import worker as worker_module
+from jobs.worker.farewell import GRACE
 from tests.runtime.working import (
     QUICK,
     Input,
@@ -309,7 +310,7 @@ async def test_a_stop_waits_for_them_within_its_budget(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_module, "HOOK_GRACE", 0.1)
+    monkeypatch.setattr(worker_module, "GRACE", GRACE._replace(hook=0.1))
     begun, ended, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow(_: Told) -> None:

@@ -16,7 +16,7 @@ def row(priority: int) -> ClaimJobsRow:
     """A claimed job."""
     empty = dict.fromkeys(ClaimJobsRow._fields)
     known = {"verdict": "claimed", "id": UUID(int=0), "queue": "q", "priority": priority}
-    return ClaimJobsRow(**(empty | known | {"available_at": NOW}))  # type: ignore[arg-type]
+    return ClaimJobsRow(**(empty | known | {"available_epoch": NOW.timestamp()}))  # type: ignore[arg-type]
 
 
 class Backlog:

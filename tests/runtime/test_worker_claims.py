@@ -215,7 +215,7 @@ async def test_no_claim_while_outcomes_pile_up(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Back-pressure: what cannot be settled is not claimed either, and it goes on afterwards."""
-    monkeypatch.setattr(worker_module, "SETTLE_BACKLOG", 20)
+    monkeypatch.setattr(worker_module, "CHOKED", 20)
 
     @job()
     async def short(_: Input) -> None:

@@ -19,6 +19,7 @@ from devkit.proxy import Proxy
 from jobs.service import link
 from jobs.service.link import Target
 from jobs.worker import claimer, settler
+from jobs.worker.farewell import GRACE
 from tests.runtime.working import (
     Input,
     Table,
@@ -83,8 +84,9 @@ async def test_a_connection_cut_around_the_settle(
     (one,) = table.enqueue(bodies.job)
     async with serving(database, bodies.job, dsn=through, lease=LONG) as worker:
         await until(lambda: bodies.runs, "the start")
-        # A beat sends the id too, but only the answer to a settle holds it.
-        proxy.cut(way, on=b"jobs:settle_jobs" if way == "up" else one.hex.encode())
+        # A beat sends the id too, but only a settle says how the job ended.
+        outcome = b'{"retry"}' if fails else b'{"completed"}'
+        proxy.cut(way, on=b"jobs:settle_jobs" if way == "up" else outcome)
         bodies.may_end.set()
         await until(proxy.was_cut.is_set, "the cut")
         proxy.drop()
@@ -254,7 +256,7 @@ async def test_a_stop_ends_a_start_that_hangs(database: str, proxy: Proxy, throu
 async def test_a_drain_does_not_wait_for_a_network_that_is_gone(
     database: str, proxy: Proxy, through: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.worker.worker.FLUSH_GRACE", 0.5)
+    monkeypatch.setattr("jobs.worker.worker.GRACE", GRACE._replace(flush=0.5))
     bodies = Bodies()
     table = Table(database)
     (one,) = table.enqueue(bodies.job)

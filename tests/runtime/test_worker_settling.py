@@ -105,10 +105,14 @@ async def test_a_row_that_somebody_holds_is_waited_for_while_others_go_on(databa
 async def test_each_is_answered_once_whatever_the_worker_makes_of_an_answer(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    @job(retry=jobs.Retry(attempts=1))
+    async def fails(_: Input) -> None:
+        raise ValueError("on purpose")
+
     answered: list[int] = []
     table = Table(database)
-    table.enqueue(short, 30)
-    async with serving(database, short, queues={"default": 30}) as worker:
+    table.enqueue(fails, 30)
+    async with serving(database, fails, queues={"default": 30}) as worker:
         note = worker._settler._answered
 
         def failing(held: Any, verdict: str, state: str | None) -> None:
@@ -118,7 +122,7 @@ async def test_each_is_answered_once_whatever_the_worker_makes_of_an_answer(
                 raise MemoryError("of the worker's own")
 
         worker._settler._answered = failing
-        await until(lambda: worker.stats().completed == 30, "the answers")
+        await until(lambda: worker.stats().ended == 30, "the answers")
     assert len(answered) == len(set(answered)) == 30
     assert "taking note of the end of job" in caplog.text
 

@@ -182,8 +182,7 @@ class TestWhatIsFound:
     async def test_not_what_it_holds(self, database: str, config: WorkerConfig) -> None:
         first, second, third = self.claimed(database)
         holding = Holding()
-        for row in (first, second):
-            holding.add(held(row))
+        holding.add(held(row) for row in (first, second))
         assert await self.found(database, Strays(config, holding)) == {third.id}
 
     async def test_not_what_it_has_given_up(self, database: str, config: WorkerConfig) -> None:

@@ -172,14 +172,17 @@ async def test_a_thread_that_overruns_is_told_named_and_waited_for(
 async def test_a_thread_is_timed_by_its_own_clock(database: str) -> None:
     """It was done in time, and a blocked event loop heard of it late."""
 
+    begun = threading.Event()
+
     @job(timeout=timedelta(milliseconds=400), retry=ONCE)
     def short(_: Input) -> None:
+        begun.set()
         time.sleep(0.05)
 
     table = Table(database)
     (one,) = table.enqueue(short)
-    async with serving(database, short) as worker:
-        await until(lambda: worker.stats().claimed, "the start")
+    async with serving(database, short):
+        await until(begun.is_set, "the start")
         time.sleep(0.8)  # noqa: ASYNC251  (on purpose)
     assert table.settled(one).state == "completed"
 

@@ -348,7 +348,7 @@ def settle(
     items = [one if isinstance(one, Settle) else Settle(one) for one in asked]
     rows = settle_rows(conn, items, worker=worker)
     answers = {
-        (row.id, row.claims): (row.verdict, row.state if row.verdict == "landed" else None)
+        items[row.place - 1].held: (row.verdict, row.state if row.verdict == "landed" else None)
         for row in rows
     }
     assert len(answers) == len(rows) == len({one.held for one in items}), "one answer for each pair"

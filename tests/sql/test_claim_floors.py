@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -206,7 +207,7 @@ def drained(dsn: str, steer: Callable[[Steering, dict[str, int], float], dict[st
 def _row(id: UUID, claims: int, at: Any) -> ClaimJobsRow:
     empty: dict[str, Any] = dict.fromkeys(ClaimJobsRow._fields)
     known = {"verdict": "claimed", "id": id, "queue": "q", "priority": 0, "claims": claims}
-    return ClaimJobsRow(**(empty | known | {"available_at": at}))
+    return ClaimJobsRow(**(empty | known | {"available_epoch": at.timestamp()}))
 
 
 @pytest.mark.lone
@@ -219,3 +220,13 @@ class TestUnderAHeldSnapshot:
     def test_without_a_floor_it_would_not(self, backlog: str) -> None:
         early, late = drained(backlog, lambda _s, _room, _now: STRAIGHT._asdict())
         assert late[1] > early[1] * 2, (early, late)
+
+
+def test_the_times_of_a_claim_are_exact_to_the_microsecond(conn: Conn) -> None:
+    """They come as seconds in floating point, and go back as the floor of the next claim."""
+    first = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    instants = [first + dt.timedelta(days=n, microseconds=n * 7919) for n in range(0, 36_525, 61)]
+    rows = conn.execute(
+        "select date_part('epoch', t) from unnest(%s::timestamptz[]) as t", [instants]
+    ).fetchall()
+    assert [dt.datetime.fromtimestamp(epoch, dt.UTC) for (epoch,) in rows] == instants

@@ -182,7 +182,10 @@ class TestState:
         ended = [running(conn, max_attempts=1, dead_letter=dead_letter) for _ in range(3)]
         asked = [Settle(ended[0]), dead(ended[1]), retry(ended[2])]
         settle_rows(conn, asked)
-        told = {row.id: (row.verdict, row.state) for row in settle_rows(conn, asked)}
+        told = {
+            asked[row.place - 1].held[0]: (row.verdict, row.state)
+            for row in settle_rows(conn, asked)
+        }
         end = "dead" if dead_letter else "failed"
         assert told == {
             ended[0][0]: ("repeated", "completed"),

@@ -148,7 +148,7 @@ class Fleet:
         if batch:
             asked_settles = [retry(one) if chance.random() < 0.2 else Settle(one) for one in batch]
             answers = settle_rows(conn, asked_settles, worker=worker)
-            held.extend((row.id, row.claims) for row in answers if row.verdict == "again")
+            held.extend(batch[row.place - 1] for row in answers if row.verdict == "again")
             for row in answers:
                 self.count(f"settle {row.verdict}")
             follow(conn, {row.vacant_key for row in answers if row.vacant_key is not None})
