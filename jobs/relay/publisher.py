@@ -49,6 +49,8 @@ _LONGEST_PAUSE: Final = 60.0
 _PRUNE_EVERY: Final = 60.0
 _PRUNE_LIMIT: Final = 1_000
 _EXPECTED: Final = (psycopg.OperationalError, TimeoutError, OSError, JobsError)
+# What may come of too many rows at once, or of too large ones: fewer are tried next.
+_TOO_MUCH: Final = (psycopg.OperationalError, TimeoutError, MemoryError)
 
 
 class Publisher:
@@ -82,7 +84,8 @@ class Publisher:
         self._pace = Pace(config.interval.total_seconds(), config.idle_poll.total_seconds())
         self._prune_at = time.monotonic() + uniform(0, _PRUNE_EVERY)
         self._token = 0
-        self._most = config.batch
+        self._fit = config.batch  # as many as are published in good time
+        self._held_back = False
         self._noted: tuple[Any, str] | None = None
         self._errands = Errands()
         self._woken = asyncio.Event()
@@ -140,6 +143,7 @@ class Publisher:
                 await self._errands.run(self._link, TIMEOUT)
                 wait = 0.0 if self._stopping else await self._pass()
             except Exception as error:  # the loop outlives whatever one pass raises
+                self._shrink(error, self._fit)
                 self._report(error)
                 wait = self._pace.failed()
             if wait:
@@ -150,7 +154,8 @@ class Publisher:
     async def _pass(self) -> float:
         """Claim, publish and mark one batch; return the seconds to wait unless woken."""
         asked_at = time.monotonic()
-        rows = await self._claim()
+        most = 1 if self._held_back else self._fit
+        rows = await self._claim(most)
         if not rows:
             self._led(False)
             self._idle()
@@ -162,25 +167,35 @@ class Publisher:
         messages, held_back = _messages(rows)
         if not messages:
             self._idle()
+            # Until its time has come nothing behind it is of interest.
+            self._held_back = bool(held_back)
             if not held_back:
-                self._most = self._config.batch
                 return self._pace.nothing()
-            self._most = 1  # until its time has come nothing behind it is of interest
             return min(held_back.total_seconds() + 0.001, self._pace.ceiling)
-        self._most = self._config.batch
+        self._held_back = False
         if time.monotonic() - asked_at > self._config.step:
             return 0.0  # answered so late that somebody else may have the lease by now
+        began = time.monotonic()
         answer = await self._publish(messages)
+        if answer.passed == len(messages) and time.monotonic() - began < self._config.step / 4:
+            self._fit = min(self._config.batch, max(self._fit, 2 * len(messages)))
+        elif not answer.refused and not answer.passed:
+            self._shrink(answer.error, len(messages))
         if not await self._record(messages, answer):
             return self._pace.nothing()
         if answer.error is not None:
             return await self._failed(messages[answer.passed], rows, answer)
         self._stats.last_error = self._noted = None
         await self._prune()
-        full = len(messages) == self._config.batch or answer.passed < len(messages)
+        full = len(messages) == most or answer.passed < len(messages)
         return 0.0 if full else self._pace.found()
 
-    async def _claim(self) -> list[ClaimOutboxRow]:
+    def _shrink(self, error: Exception | None, rows: int) -> None:
+        """Ask for fewer rows, where it may be that many which do not pass: else none ever would."""
+        if isinstance(error, _TOO_MUCH):
+            self._fit = max(1, min(self._fit, rows // 2))
+
+    async def _claim(self, most: int) -> list[ClaimOutboxRow]:
         lease = self._config.lease
         return await self._link.call(
             lambda conn: claim_outbox_async(
@@ -189,7 +204,7 @@ class Publisher:
                 holder=self._config.name,
                 lease=lease,
                 renew_within=lease * 2 / 3,
-                most=self._most,
+                most=most,
             ),
             min(TIMEOUT, self._config.step),
         )
@@ -201,7 +216,7 @@ class Publisher:
             if self._sink is None:
                 return await publish(self._link, messages, seconds, self._move)
             async with asyncio.timeout(seconds):
-                return await self._sink.publish(messages)
+                return _checked(await self._sink.publish(messages), len(messages))
         except LeaseLost:
             raise
         except asyncio.CancelledError:
@@ -375,11 +390,13 @@ class Publisher:
             pruned = await self._link.call(
                 lambda conn: prune_outbox_async(conn, keep=keep, most=_PRUNE_LIMIT), TIMEOUT
             )
-        self._stats.pruned += pruned
-        # Workers do so as well, but there may be none where things are only staged.
-        wakes = await self._link.call(
-            lambda conn: prune_wakes_async(conn, most=_PRUNE_LIMIT), TIMEOUT
-        )
+            self._stats.pruned += pruned
+        wakes = 0
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            # Beside an outbox there need be no worker, who does it otherwise.
+            wakes = await self._link.call(
+                lambda conn: prune_wakes_async(conn, most=_PRUNE_LIMIT), TIMEOUT
+            )
         if _PRUNE_LIMIT in (pruned, wakes):
             self._prune_at = now
 
@@ -410,6 +427,18 @@ def _messages(rows: Sequence[ClaimOutboxRow]) -> tuple[list[Message], timedelta 
         fields: Any = {name: getattr(row, name) for name in Message._fields}
         messages.append(Message(**fields))
     return messages, None
+
+
+def _checked(answer: object, messages: int) -> Published:
+    """The answer of a sink, which may be anybody's. Raises where it says nothing that could be."""
+    if not isinstance(answer, Published) or type(answer.passed) is not int:
+        raise TypeError(f"the sink answered {answer!r:.200}, and no jobs.relay.Published")
+    passed, outcomes = answer.passed, answer.outcomes
+    if not 0 <= passed <= messages or (outcomes is not None and len(outcomes) != passed):
+        raise ValueError(f"the sink answered {answer!r:.200} to {messages} messages")
+    if passed == 0 and answer.error is None:
+        raise TimeoutError("the sink has published nothing, and does not say why")
+    return answer if passed < messages else answer._replace(error=None)
 
 
 def _text(error: Exception) -> str:

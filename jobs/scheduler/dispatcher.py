@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
 
 from jobs.errors import JobsError, SchemaOutdated
-from jobs.firing import Shot
 from jobs.registry import Registry
-from jobs.scheduler.calling import Caller
+from jobs.scheduler.calling import Caller, Calls
 from jobs.scheduler.clock import DatabaseClock
 from jobs.scheduler.firing import send, storable
 from jobs.scheduler.plan import Plan, UnusableError, plan, warning
@@ -38,7 +36,7 @@ BATCH: Final = 10
 STATEMENT_SECONDS: Final = 10.0
 # Seconds that a leader may be late with what it has to do next until another takes over.
 LATE: Final = 2.0
-# Seconds that are promised at least, and between two renewals while a function is waited for.
+# Seconds that are promised at least.
 _PROMISE: Final = 1.0
 # Seconds behind the end of a lease that another looks at it, at most.
 _BEHIND: Final = 0.2
@@ -87,7 +85,8 @@ class Dispatcher:
         self._stats = stats
         self._lease = lease
         self._refresh = refresh
-        self._caller = Caller(patience)
+        self._woken = asyncio.Event()
+        self._calls = Calls(Caller(patience), self._woken.set)
         self._clock = DatabaseClock()
         self._plans: dict[str, Plan] = {}
         self._armed = False
@@ -97,13 +96,21 @@ class Dispatcher:
         self._leads_until = float("-inf")
         self._renew_at = float("inf")  # by when a leader has promised to fire or to tick
         self._trouble = 0
-        self._stop = asyncio.Event()
+        self._stopping = False
 
     # -- life ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Go round until stopped. Whatever the database does, it goes on."""
-        while not self._stop.is_set():
+        try:
+            await self._rounds()
+            await self._calls.ended()
+        finally:
+            await self._calls.give_up()
+
+    async def _rounds(self) -> None:
+        while not self._stopping:
+            self._woken.clear()
             try:
                 await self._round()
                 wait = self._wait()
@@ -116,13 +123,14 @@ class Dispatcher:
             if wait > 0:
                 try:
                     async with asyncio.timeout(wait):
-                        await self._stop.wait()
+                        await self._woken.wait()
                 except TimeoutError:
                     continue
 
     def stop(self) -> None:
-        """Fire nothing more, and let `run` end after the statement in flight."""
-        self._stop.set()
+        """Fire nothing more; `run` ends after the statement and the functions in flight."""
+        self._stopping = True
+        self._woken.set()
 
     async def interrupt(self, grace: float) -> None:
         """Cancel the statement in flight, so that it cannot take effect later."""
@@ -158,15 +166,16 @@ class Dispatcher:
         due = [one for one in self._plans.values() if self._fires(one) and one.next_due <= now]
         for at, one in enumerate(sorted(due, key=lambda one: one.next_due), 1):
             for _ in range(BATCH):
-                if self._stop.is_set() or not self.leading:
+                if self._stopping or not self.leading:
                     break
                 if not await self._fire(one, last=at == len(due)):
                     break
-        if self.leading and not self._stop.is_set() and time.monotonic() >= self._renew_at:
+        if self.leading and not self._stopping and time.monotonic() >= self._renew_at:
             await self._tick()  # what was promised came to nothing
 
     def _fires(self, one: Plan) -> bool:
-        return not one.paused and one.not_before <= time.monotonic()
+        waits = one.paused or self._calls.pending(one.name)
+        return not waits and one.not_before <= time.monotonic()
 
     def _wait(self) -> float:
         """Seconds until the next thing to do."""
@@ -181,7 +190,7 @@ class Dispatcher:
             (
                 max(self._clock.until(one.next_due), one.not_before - time.monotonic())
                 for one in self._plans.values()
-                if not one.paused and one is not without
+                if not one.paused and one is not without and not self._calls.pending(one.name)
             ),
             default=float("inf"),
         )
@@ -331,14 +340,17 @@ class Dispatcher:
             return False
         try:
             if one.calls:
-                made = await self._called(one, due.occurrence)
+                call = await self._calls.made(one, due)
+                if call is None:
+                    return False  # its function takes its time, and the others do not wait for it
+                due, made = call
             else:
                 made = one.aim(due.occurrence)
         except Exception as error:
             await self._failed(one, error)
             return False
-        if self._stop.is_set() or not self.leading:
-            return False  # the function took its time
+        if self._stopping or not self.leading:
+            return False
         try:
             promised = self._next(one, due) if last else 0.0
             lease, asked_at = self._promise(promised), time.monotonic()
@@ -378,18 +390,6 @@ class Dispatcher:
         self._loaded = None
         self._next_tick = min(self._next_tick, time.monotonic() + _RETRY_FIRST)
         return False
-
-    async def _called(self, one: Plan, occurrence: datetime) -> list[Shot]:
-        """The jobs of an occurrence, by a function that may take its time: the lease is kept."""
-        call = asyncio.create_task(self._caller.call(one.name, lambda: one.aim(occurrence)))
-        try:
-            while not (await asyncio.wait({call}, timeout=_PROMISE))[0]:
-                if self.leading and not self._stop.is_set():
-                    with contextlib.suppress(*_TROUBLE):  # the fire will say so
-                        await self._keep(_PROMISE)
-            return call.result()
-        finally:
-            call.cancel()
 
     async def _failed(self, one: Plan, error: Exception) -> None:
         """A schedule could not fire. The others go on; it is tried again."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -249,6 +250,41 @@ class TestFunctions:
                 await until(lambda: fired(database, "hanging"), "it to fire at last")
         finally:
             release.set()
+
+    async def test_the_others_do_not_wait_for_one_that_takes_its_time(self, database: str):
+        """Nor does the lease: whoever waited for the function would have lost it."""
+        release = threading.Event()
+
+        @each_second()
+        def hanging() -> Iterator[jobs.Entry]:
+            release.wait(60)
+            yield work, Input()
+
+        @each_second()
+        def fine() -> Iterator[jobs.Entry]:
+            yield work, Input()
+
+        try:
+            async with scheduling(database, hanging, fine, patience=timedelta(minutes=1)) as leader:
+                await until(lambda: len(fired(database, "fine")) >= 3, "the other to fire")
+                assert fired(database, "hanging") == []
+                assert leader.stats().leading
+                release.set()
+                await until(lambda: fired(database, "hanging"), "it to fire at last")
+                assert leader.stats().failed == 0
+        finally:
+            release.set()
+
+    async def test_one_that_takes_longer_than_the_lease_fires_all_the_same(self, database: str):
+        @each_second(catch_up="skip")
+        def slow() -> Iterator[jobs.Entry]:
+            time.sleep(1.5)
+            yield work, Input()
+
+        patient = {"patience": timedelta(minutes=1), "lease": timedelta(seconds=1)}
+        async with scheduling(database, slow, **patient) as leader:
+            await until(lambda: len(fired(database, "slow")) >= 2, "two fires")
+            assert leader.stats().leading
 
     @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
     async def test_one_that_would_end_the_process(self, database: str, error: Any):
