@@ -6104,7 +6104,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":one",
         text=session.READ_SESSION,
         header={
-            "purpose": "whether the session is the worker alone: a pooler in between drops the settings that were asked for at connection time, and announces another process than the one that answers. And which schema version the database has.",
+            "purpose": "whether the session is the worker alone: a pooler in between drops the settings that were asked for at connection time, and announces another process than the one that answers. And which schema version the database has, and what its clock shows.",
             "callers": "jobs.service.link, once after each connect",
             "tx": "own autocommitted statement",
             "locks": "none",
@@ -6131,6 +6131,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 null_elements=False,
             ),
             Column(
+                name="read_at",
+                field="read_at",
+                sql_type="timestamptz",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
                 name="schema_version",
                 field="schema_version",
                 sql_type="integer",
@@ -6139,7 +6146,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/session.sql",
-        sha256="d4819570c9890d121d067ab24df188f943b53fbdd4c51e04b41998780b5ec408",
+        sha256="e1efafc4b60f2d567b27b92735b8e768e87199c0c51db4b44a1df7c6b5de3f38",
     ),
     "RecordMigration": Statement(
         name="RecordMigration",

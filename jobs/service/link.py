@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,6 +23,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from jobs.errors import ConfigError, SchemaOutdated
+from jobs.service.hostclock import HostClock
 from jobs_sql.session import ReadSessionRow, read_session, read_session_async
 
 logger = logging.getLogger("jobs.service")
@@ -69,6 +71,7 @@ class Target:
     conninfo: str = field(repr=False)
     prepare: bool = True
     options: str = field(default=f"{_PLANNER} {_SAFETY}")
+    clock: HostClock = field(default_factory=HostClock, compare=False, repr=False)
 
     @classmethod
     def of(cls, database: object, application_name: str) -> Target:
@@ -136,21 +139,27 @@ class Target:
         Raises:
             SchemaOutdated: The schema is missing or older than this process needs.
         """
+        asked_at = time.time()
         try:
             session = await read_session_async(conn)
         except psycopg.errors.UndefinedTable as error:
             raise _not_installed() from error
-        conn.prepare_threshold = self._threshold(session, conn.info.backend_pid)
+        conn.prepare_threshold = self._threshold(session, conn.info.backend_pid, asked_at)
 
     def check(self, conn: psycopg.Connection[Any]) -> None:
         """As `check_async`, for the renewal thread."""
+        asked_at = time.time()
         try:
             session = read_session(conn)
         except psycopg.errors.UndefinedTable as error:
             raise _not_installed() from error
-        conn.prepare_threshold = self._threshold(session, conn.info.backend_pid)
+        conn.prepare_threshold = self._threshold(session, conn.info.backend_pid, asked_at)
 
-    def _threshold(self, session: ReadSessionRow | None, announced_pid: int) -> int | None:
+    def _threshold(
+        self, session: ReadSessionRow | None, announced_pid: int, asked_at: float
+    ) -> int | None:
+        if session is not None:
+            self.clock.compare(session.read_at, asked_at)
         version = session.schema_version if session else 0
         if version < SCHEMA_VERSION:
             raise SchemaOutdated(
