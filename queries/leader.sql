@@ -1,6 +1,6 @@
 -- name: TickScheduler :one
--- purpose: keep or take the lease of the schedulers that can fire the same, which is their role, and
---     learn the time of the database and whether any schedule or pause of a task was changed.
+-- purpose: keep or take the lease of those that can fire the same, which is their role, and learn
+--     the time of the database and whether any schedule or pause of a task was changed.
 -- callers: jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends; besides, when
 --     the lease of another lapses, while a function keeps a leader waiting, and after a fire that
 --     came to nothing
@@ -11,10 +11,9 @@
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than if it were given now was given before
 --     the clock was set back, and counts as ended.
--- rows: one. expires_at: of this lease, or of the one that another holds. alone: no lease of another
---     role is held. fingerprint differs
---     from that of another tick where a schedule or the pause of a task came, went or was changed
---     between the two; a fire changes nothing of it.
+-- rows: one. expires_at: of this lease, or of the one that another holds. alone: no lease of
+--     another role is held. fingerprint differs from that of another tick where a schedule or the
+--     pause of a task came, went or was changed between the two; a fire changes nothing of it.
 -- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.leader, a
 --     row a role, and of jobs.schedule, a few pages for a hundred schedules
 with /* jobs:tick_scheduler */ held as (
@@ -82,11 +81,11 @@ left join held as h on true;
 -- callers: jobs.scheduler.dispatcher, when it has stopped in order
 -- tx: own autocommitted statement
 -- locks: the row it deletes; of those left behind, skip locked
--- index: none: it reads all of jobs.leader, a row a role
+-- index: none
 -- fence: holder, so that a lease which another has taken stays
 -- clock: statement_timestamp()
 -- rows: one each that was removed
--- cost: one delete
+-- cost: reads all of jobs.leader, a row a role; one delete each
 delete /* jobs:resign_scheduler */ from jobs.leader as l
 where
     (l.role = @role::text and l.holder = @holder::text)

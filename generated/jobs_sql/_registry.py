@@ -100,7 +100,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=schedule.ARM_SCHEDULES,
         header={
             "purpose": "note the tasks that a process declares. One that is seen for the first time is armed: dealt with up to now, so that it never fires in the past; so is one whose timing was changed.",
-            "callers": "jobs.scheduler.dispatcher, when it starts and when it begins to lead",
+            "callers": "jobs.scheduler.leading, when a scheduler starts, begins to lead, or is left alone",
             "tx": "own autocommitted statement",
             "locks": "the rows it changes, skip locked; then those it inserts, in order of name. Waits only for an open transaction that makes a schedule of such a name.",
             "index": "schedule_pkey",
@@ -192,7 +192,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -399,7 +399,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "ChooseJobs": Statement(
         name="ChooseJobs",
@@ -1418,7 +1418,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -4134,7 +4134,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -5301,7 +5301,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -6481,7 +6481,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -6691,11 +6691,11 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "callers": "jobs.scheduler.dispatcher, when it has stopped in order",
             "tx": "own autocommitted statement",
             "locks": "the row it deletes; of those left behind, skip locked",
-            "index": "none: it reads all of jobs.leader, a row a role",
+            "index": "none",
             "fence": "holder, so that a lease which another has taken stays",
             "clock": "statement_timestamp()",
             "rows": "one each that was removed",
-            "cost": "one delete",
+            "cost": "reads all of jobs.leader, a row a role; one delete each",
         },
         params=(
             Parameter(
@@ -6717,7 +6717,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/leader.sql",
-        sha256="13a8412fe1d70204a9a50814660f0cb3c72c7374ba6615f6c7203b6d1a7e7ed5",
+        sha256="de56f992d6d4fd357c897f0c9388df4f884fd7405e4d0def97c2fc48fdcca5a8",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -6781,7 +6781,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -7260,7 +7260,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":one",
         text=leader.TICK_SCHEDULER,
         header={
-            "purpose": "keep or take the lease of the schedulers that can fire the same, which is their role, and learn the time of the database and whether any schedule or pause of a task was changed.",
+            "purpose": "keep or take the lease of those that can fire the same, which is their role, and learn the time of the database and whether any schedule or pause of a task was changed.",
             "callers": "jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends; besides, when the lease of another lapses, while a function keeps a leader waiting, and after a fire that came to nothing",
             "tx": "own autocommitted statement",
             "locks": "the row of jobs.leader, for the moment. Waits for another tick, for one that resigns, and for the end of a fire, which takes it last, only.",
@@ -7334,7 +7334,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/leader.sql",
-        sha256="13a8412fe1d70204a9a50814660f0cb3c72c7374ba6615f6c7203b6d1a7e7ed5",
+        sha256="de56f992d6d4fd357c897f0c9388df4f884fd7405e4d0def97c2fc48fdcca5a8",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",
