@@ -1,6 +1,6 @@
 -- name: FireSchedule :one
 -- purpose: fire one occurrence: move the watermark from the value that was read, and insert its
---     jobs only where it moved. A fire renews the lease of the leader.
+--     jobs only where it moved. A fire renews the lease of the leader, which is of a role.
 -- callers: jobs.scheduler.firing
 -- tx: own autocommitted statement
 -- locks: the row of the schedule for update, skip locked, then the new jobs in order of (name,
@@ -152,7 +152,7 @@ renewed as (
         lease = @lease::interval,
         expires_at = statement_timestamp() + @lease::interval
     where
-        l.role = 'scheduler'
+        l.role = @role::text
         and l.holder = @holder::text
         and exists (select m.name from moved as m)
         and (select count(a.id) from added as a) >= 0 /* behind the jobs */
@@ -174,7 +174,7 @@ select
     end)::text as verdict,
     statement_timestamp()::timestamptz as read_at,
     (select count(a.id) from added as a)::bigint as job_count,
-    coalesce((select n.role from renewed as n) = 'scheduler', false)::boolean as leads
+    coalesce((select n.role from renewed as n) = @role::text, false)::boolean as leads
 from (select @name::text as name) as wanted
 left join jobs.schedule as s on wanted.name = s.name;
 
@@ -184,9 +184,11 @@ left join jobs.schedule as s on wanted.name = s.name;
 -- tx: own autocommitted statement
 -- locks: the row of the schedule, skip locked. Waits for nobody.
 -- index: schedule_pkey
--- fence: revision, so that a change is not blamed for what was there before it
+-- fence: revision, so that a change is not blamed for what was there before it; watermark, so that
+--     nothing is said of an occurrence that another has fired
 -- clock: statement_timestamp()
--- rows: 1, or 0 where it was said before, the schedule was changed, or another session holds it
+-- rows: 1, or 0 where it was said before, the schedule was changed or fired, or another session
+--     holds it
 -- cost: one heap-only update, or one probe
 update /* jobs:mark_schedule */ jobs.schedule as s
 set
@@ -199,6 +201,7 @@ where
         where
             held.name = @name::text
             and held.revision = @revision::bigint
+            and held.watermark = @watermark::timestamptz
             and held.error is distinct from sqlc.narg('error')::text
         for update of held skip locked
     ));

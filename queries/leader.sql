@@ -1,6 +1,6 @@
 -- name: TickScheduler :one
--- purpose: keep or take the lease of the scheduler, and learn the time of the database and whether
---     any schedule or pause of a task was changed.
+-- purpose: keep or take the lease of those that can fire the same, which is their role, and learn
+--     the time of the database and whether any schedule or pause of a task was changed.
 -- callers: jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends; besides, when
 --     the lease of another lapses, while a function keeps a leader waiting, and after a fire that
 --     came to nothing
@@ -11,15 +11,15 @@
 -- fence: none, the lease only saves work: a fire is fenced by the watermark
 -- clock: statement_timestamp(). A lease that ends later than if it were given now was given before
 --     the clock was set back, and counts as ended.
--- rows: one. expires_at: of this lease, or of the one that another holds. fingerprint differs
---     from that of another tick where a schedule or the pause of a task came, went or was changed
---     between the two; a fire changes nothing of it.
--- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule,
---     a few pages for a hundred schedules
+-- rows: one. expires_at: of this lease, or of the one that another holds. alone: no lease of
+--     another role is held. fingerprint differs from that of another tick where a schedule or the
+--     pause of a task came, went or was changed between the two; a fire changes nothing of it.
+-- cost: one heap-only update by the leader, a row lock by the others; reads all of jobs.leader, a
+--     row a role, and of jobs.schedule, a few pages for a hundred schedules
 with /* jobs:tick_scheduler */ held as (
     insert into jobs.leader as l (role, holder, lease, expires_at)
     values (
-        'scheduler',
+        @role::text,
         @holder::text,
         @lease::interval,
         statement_timestamp() + @lease::interval
@@ -55,11 +55,19 @@ paused as (
 )
 
 select
-    coalesce(h.role = 'scheduler', false)::boolean as leads,
+    coalesce(h.role = @role::text, false)::boolean as leads,
+    (not exists (
+        select 1
+        from jobs.leader as o
+        where
+            o.role <> @role::text
+            and o.expires_at > statement_timestamp()
+            and o.expires_at <= statement_timestamp() + o.lease
+    ))::boolean as alone,
     statement_timestamp()::timestamptz as read_at,
     coalesce(
         h.expires_at,
-        (select l.expires_at from jobs.leader as l where l.role = 'scheduler'),
+        (select l.expires_at from jobs.leader as l where l.role = @role::text),
         statement_timestamp() /* given since this statement began */
     )::timestamptz as expires_at,
     (k.amount || ':' || k.digest || '/' || p.amount || ':' || p.digest)::text as fingerprint
@@ -68,13 +76,22 @@ cross join paused as p
 left join held as h on true;
 
 -- name: ResignScheduler :execrows
--- purpose: let another scheduler take over at once.
+-- purpose: let another scheduler take over at once. What leases of other roles have left behind, of
+--     versions that run no more, is removed with it after a day.
 -- callers: jobs.scheduler.dispatcher, when it has stopped in order
 -- tx: own autocommitted statement
--- locks: the row it deletes
--- index: leader_pkey
+-- locks: the row it deletes; of those left behind, skip locked
+-- index: none
 -- fence: holder, so that a lease which another has taken stays
--- rows: 1, or 0 where another leads
--- cost: one delete
+-- clock: statement_timestamp()
+-- rows: one each that was removed
+-- cost: reads all of jobs.leader, a row a role; one delete each
 delete /* jobs:resign_scheduler */ from jobs.leader as l
-where l.role = 'scheduler' and l.holder = @holder::text;
+where
+    (l.role = @role::text and l.holder = @holder::text)
+    or l.role = any(array(
+        select o.role
+        from jobs.leader as o
+        where o.expires_at < statement_timestamp() - interval '1 day'
+        for update of o skip locked
+    ));

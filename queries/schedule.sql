@@ -40,7 +40,7 @@ order by convert_to(s.name, 'UTF8');
 -- name: ArmSchedules :one
 -- purpose: note the tasks that a process declares. One that is seen for the first time is armed:
 --     dealt with up to now, so that it never fires in the past; so is one whose timing was changed.
--- callers: jobs.scheduler.dispatcher, when it starts and when it begins to lead
+-- callers: jobs.scheduler.leading, when a scheduler starts, begins to lead, or is left alone
 -- tx: own autocommitted statement
 -- locks: the rows it changes, skip locked; then those it inserts, in order of name. Waits only for
 --     an open transaction that makes a schedule of such a name.

@@ -86,7 +86,7 @@ create table jobs.leader (
     holder text not null,
     constraint leader_pkey primary key (role)
 ) with (
-    -- one row that is updated a few times a minute
+    -- a few rows that are updated a few times a minute
     fillfactor = 10,
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 200,
@@ -94,7 +94,7 @@ create table jobs.leader (
 );
 
 comment on table jobs.leader is 'Who does what one process at a time should do. It saves work: nothing relies on it.';
-comment on column jobs.leader.role is 'scheduler.';
+comment on column jobs.leader.role is 'scheduler: and a digest of what it can fire, the names of its tasks and jobs. One leads of those that can fire the same.';
 comment on column jobs.leader.holder is 'Label of the process.';
 comment on column jobs.leader.expires_at is 'From then on another process takes over.';
 comment on column jobs.leader.lease is 'How long before that it was taken or renewed. Tells a lease that was given under a clock set back since.';

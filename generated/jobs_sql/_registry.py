@@ -100,7 +100,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         text=schedule.ARM_SCHEDULES,
         header={
             "purpose": "note the tasks that a process declares. One that is seen for the first time is armed: dealt with up to now, so that it never fires in the past; so is one whose timing was changed.",
-            "callers": "jobs.scheduler.dispatcher, when it starts and when it begins to lead",
+            "callers": "jobs.scheduler.leading, when a scheduler starts, begins to lead, or is left alone",
             "tx": "own autocommitted statement",
             "locks": "the rows it changes, skip locked; then those it inserts, in order of name. Waits only for an open transaction that makes a schedule of such a name.",
             "index": "schedule_pkey",
@@ -192,7 +192,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "BeginMigration": Statement(
         name="BeginMigration",
@@ -399,7 +399,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "ChooseJobs": Statement(
         name="ChooseJobs",
@@ -1418,7 +1418,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "DiscardStaged": Statement(
         name="DiscardStaged",
@@ -2127,7 +2127,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":one",
         text=fire.FIRE_SCHEDULE,
         header={
-            "purpose": "fire one occurrence: move the watermark from the value that was read, and insert its jobs only where it moved. A fire renews the lease of the leader.",
+            "purpose": "fire one occurrence: move the watermark from the value that was read, and insert its jobs only where it moved. A fire renews the lease of the leader, which is of a role.",
             "callers": "jobs.scheduler.firing",
             "tx": "own autocommitted statement",
             "locks": "the row of the schedule for update, skip locked, then the new jobs in order of (name, tenant, key digest, id) by their bytes, as PublishJobs. Waits as EnqueueJobs does, and for nobody else: who changes a schedule in a long transaction must not hold up the others. Last the row of jobs.leader, so that no tick waits for what the jobs wait for.",
@@ -2143,7 +2143,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="name",
                 argument="name",
-                number=5,
+                number=6,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -2183,7 +2183,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="catch_up_left",
                 argument="catch_up_left",
-                number=6,
+                number=7,
                 sql_type="bigint",
                 nullable=True,
                 null_elements=False,
@@ -2191,7 +2191,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="catch_up_until",
                 argument="catch_up_until",
-                number=7,
+                number=8,
                 sql_type="timestamptz",
                 nullable=True,
                 null_elements=False,
@@ -2199,7 +2199,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="ids",
                 argument="ids",
-                number=8,
+                number=9,
                 sql_type="uuid[]",
                 nullable=False,
                 null_elements=True,
@@ -2207,7 +2207,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="run_ids",
                 argument="run_ids",
-                number=9,
+                number=10,
                 sql_type="uuid[]",
                 nullable=False,
                 null_elements=True,
@@ -2215,7 +2215,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="queues",
                 argument="queues",
-                number=10,
+                number=11,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2223,7 +2223,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="names",
                 argument="names",
-                number=11,
+                number=12,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2231,7 +2231,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="tenants",
                 argument="tenants",
-                number=12,
+                number=13,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2239,7 +2239,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="priorities",
                 argument="priorities",
-                number=13,
+                number=14,
                 sql_type="smallint[]",
                 nullable=False,
                 null_elements=True,
@@ -2247,7 +2247,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="run_ats",
                 argument="run_ats",
-                number=14,
+                number=15,
                 sql_type="timestamptz[]",
                 nullable=False,
                 null_elements=True,
@@ -2255,7 +2255,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="delays",
                 argument="delays",
-                number=15,
+                number=16,
                 sql_type="interval[]",
                 nullable=False,
                 null_elements=True,
@@ -2263,7 +2263,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="max_attempts",
                 argument="max_attempts",
-                number=16,
+                number=17,
                 sql_type="bigint[]",
                 nullable=False,
                 null_elements=True,
@@ -2271,7 +2271,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="dead_letters",
                 argument="dead_letters",
-                number=17,
+                number=18,
                 sql_type="boolean[]",
                 nullable=False,
                 null_elements=True,
@@ -2279,7 +2279,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="idempotency_scopes",
                 argument="idempotency_scopes",
-                number=18,
+                number=19,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2287,7 +2287,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="idempotency_keys",
                 argument="idempotency_keys",
-                number=19,
+                number=20,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2295,7 +2295,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="concurrency_keys",
                 argument="concurrency_keys",
-                number=20,
+                number=21,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2303,7 +2303,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="concurrency_limits",
                 argument="concurrency_limits",
-                number=21,
+                number=22,
                 sql_type="bigint[]",
                 nullable=False,
                 null_elements=True,
@@ -2311,7 +2311,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="when_busys",
                 argument="when_busys",
-                number=22,
+                number=23,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2319,7 +2319,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="inputs",
                 argument="inputs",
-                number=23,
+                number=24,
                 sql_type="text[]",
                 nullable=False,
                 null_elements=True,
@@ -2327,7 +2327,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="enqueued_by",
                 argument="enqueued_by",
-                number=24,
+                number=25,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -2335,15 +2335,23 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="lease",
                 argument="lease",
-                number=25,
+                number=26,
                 sql_type="interval",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
+                name="role",
+                argument="role",
+                number=5,
+                sql_type="text",
                 nullable=False,
                 null_elements=False,
             ),
             Parameter(
                 name="holder",
                 argument="holder",
-                number=26,
+                number=27,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -2380,7 +2388,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/fire.sql",
-        sha256="5e1ba5d89bedb6d650fb84f3f8386227e8f576baa1ad114ddc5819e21fc01c3e",
+        sha256="f6097eaf94220a1b5952cf2c0a16b0896e99f0f1aff8f823478a9550f9b6c328",
     ),
     "FoldCounters": Statement(
         name="FoldCounters",
@@ -4126,7 +4134,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "ListUnsuccessfulNewest": Statement(
         name="ListUnsuccessfulNewest",
@@ -4991,9 +4999,9 @@ STATEMENTS: Final[dict[str, Statement]] = {
             "tx": "own autocommitted statement",
             "locks": "the row of the schedule, skip locked. Waits for nobody.",
             "index": "schedule_pkey",
-            "fence": "revision, so that a change is not blamed for what was there before it",
+            "fence": "revision, so that a change is not blamed for what was there before it; watermark, so that nothing is said of an occurrence that another has fired",
             "clock": "statement_timestamp()",
-            "rows": "1, or 0 where it was said before, the schedule was changed, or another session holds it",
+            "rows": "1, or 0 where it was said before, the schedule was changed or fired, or another session holds it",
             "cost": "one heap-only update, or one probe",
         },
         params=(
@@ -5021,10 +5029,18 @@ STATEMENTS: Final[dict[str, Statement]] = {
                 nullable=False,
                 null_elements=False,
             ),
+            Parameter(
+                name="watermark",
+                argument="watermark",
+                number=4,
+                sql_type="timestamptz",
+                nullable=False,
+                null_elements=False,
+            ),
         ),
         columns=(),
         source="queries/fire.sql",
-        sha256="5e1ba5d89bedb6d650fb84f3f8386227e8f576baa1ad114ddc5819e21fc01c3e",
+        sha256="f6097eaf94220a1b5952cf2c0a16b0896e99f0f1aff8f823478a9550f9b6c328",
     ),
     "MarkWorker": Statement(
         name="MarkWorker",
@@ -5285,7 +5301,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "PrepareMigration": Statement(
         name="PrepareMigration",
@@ -6465,7 +6481,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "RemoveWorker": Statement(
         name="RemoveWorker",
@@ -6671,20 +6687,29 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":execrows",
         text=leader.RESIGN_SCHEDULER,
         header={
-            "purpose": "let another scheduler take over at once.",
+            "purpose": "let another scheduler take over at once. What leases of other roles have left behind, of versions that run no more, is removed with it after a day.",
             "callers": "jobs.scheduler.dispatcher, when it has stopped in order",
             "tx": "own autocommitted statement",
-            "locks": "the row it deletes",
-            "index": "leader_pkey",
+            "locks": "the row it deletes; of those left behind, skip locked",
+            "index": "none",
             "fence": "holder, so that a lease which another has taken stays",
-            "rows": "1, or 0 where another leads",
-            "cost": "one delete",
+            "clock": "statement_timestamp()",
+            "rows": "one each that was removed",
+            "cost": "reads all of jobs.leader, a row a role; one delete each",
         },
         params=(
             Parameter(
+                name="role",
+                argument="role",
+                number=1,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
                 name="holder",
                 argument="holder",
-                number=1,
+                number=2,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -6692,7 +6717,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/leader.sql",
-        sha256="b1d7a0fdc3899f54078fa5a3676f7437424ef75f67a4c16e16bb9387ecdad70f",
+        sha256="de56f992d6d4fd357c897f0c9388df4f884fd7405e4d0def97c2fc48fdcca5a8",
     ),
     "ResumeQueue": Statement(
         name="ResumeQueue",
@@ -6756,7 +6781,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
         ),
         columns=(),
         source="queries/schedule.sql",
-        sha256="239d35051ac8d17ab7a093c738a3647119e41f0ea2bdbce7bbd2d6e12824477f",
+        sha256="cf9f2070fd297b5246afde18150a832d575a099ac3d9ba580ad448f1331ac6e3",
     ),
     "RetryStaged": Statement(
         name="RetryStaged",
@@ -7235,21 +7260,29 @@ STATEMENTS: Final[dict[str, Statement]] = {
         command=":one",
         text=leader.TICK_SCHEDULER,
         header={
-            "purpose": "keep or take the lease of the scheduler, and learn the time of the database and whether any schedule or pause of a task was changed.",
+            "purpose": "keep or take the lease of those that can fire the same, which is their role, and learn the time of the database and whether any schedule or pause of a task was changed.",
             "callers": "jobs.scheduler.dispatcher, every 10 s: all that an idle scheduler sends; besides, when the lease of another lapses, while a function keeps a leader waiting, and after a fire that came to nothing",
             "tx": "own autocommitted statement",
             "locks": "the row of jobs.leader, for the moment. Waits for another tick, for one that resigns, and for the end of a fire, which takes it last, only.",
             "index": "leader_pkey",
             "fence": "none, the lease only saves work: a fire is fenced by the watermark",
             "clock": "statement_timestamp(). A lease that ends later than if it were given now was given before the clock was set back, and counts as ended.",
-            "rows": "one. expires_at: of this lease, or of the one that another holds. fingerprint differs from that of another tick where a schedule or the pause of a task came, went or was changed between the two; a fire changes nothing of it.",
-            "cost": "one heap-only update by the leader, a row lock by the others; reads all of jobs.schedule, a few pages for a hundred schedules",
+            "rows": "one. expires_at: of this lease, or of the one that another holds. alone: no lease of another role is held. fingerprint differs from that of another tick where a schedule or the pause of a task came, went or was changed between the two; a fire changes nothing of it.",
+            "cost": "one heap-only update by the leader, a row lock by the others; reads all of jobs.leader, a row a role, and of jobs.schedule, a few pages for a hundred schedules",
         },
         params=(
             Parameter(
+                name="role",
+                argument="role",
+                number=1,
+                sql_type="text",
+                nullable=False,
+                null_elements=False,
+            ),
+            Parameter(
                 name="holder",
                 argument="holder",
-                number=1,
+                number=2,
                 sql_type="text",
                 nullable=False,
                 null_elements=False,
@@ -7257,7 +7290,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Parameter(
                 name="lease",
                 argument="lease",
-                number=2,
+                number=3,
                 sql_type="interval",
                 nullable=False,
                 null_elements=False,
@@ -7267,6 +7300,13 @@ STATEMENTS: Final[dict[str, Statement]] = {
             Column(
                 name="leads",
                 field="leads",
+                sql_type="boolean",
+                nullable=False,
+                null_elements=False,
+            ),
+            Column(
+                name="alone",
+                field="alone",
                 sql_type="boolean",
                 nullable=False,
                 null_elements=False,
@@ -7294,7 +7334,7 @@ STATEMENTS: Final[dict[str, Statement]] = {
             ),
         ),
         source="queries/leader.sql",
-        sha256="b1d7a0fdc3899f54078fa5a3676f7437424ef75f67a4c16e16bb9387ecdad70f",
+        sha256="de56f992d6d4fd357c897f0c9388df4f884fd7405e4d0def97c2fc48fdcca5a8",
     ),
     "UndoRepublished": Statement(
         name="UndoRepublished",

@@ -16,8 +16,8 @@ def add_parser(sub: Subcommands) -> None:
         "scheduler",
         help="fire scheduled tasks until told to stop",
         description="Fire the tasks of an application, and the schedules made at run time. Run as "
-        "many as you like: one leads, the others take over where it is gone, and each occurrence "
-        "fires once. SIGTERM or Ctrl-C asks for a stop.",
+        "many as you like: of those that know the same tasks and jobs one leads, the others take "
+        "over where it is gone, and each occurrence fires once. SIGTERM or Ctrl-C asks for a stop.",
         allow_abbrev=False,
     )
     add_target(parser, "the tasks and jobs")

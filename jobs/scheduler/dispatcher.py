@@ -13,16 +13,16 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
-from jobs.errors import JobsError, SchemaOutdated
+from jobs.errors import SchemaOutdated
 from jobs.registry import Registry
 from jobs.scheduler.calling import Caller, Calls
 from jobs.scheduler.clock import DatabaseClock
 from jobs.scheduler.firing import send, storable
-from jobs.scheduler.plan import Plan, UnusableError, plan, warning
+from jobs.scheduler.leading import arm, role_of
+from jobs.scheduler.plan import Plan, UnusableError, hoped_for, plan, said_of, warning
 from jobs.scheduler.stats import SchedulerStats
 from jobs.service.link import Link
-from jobs.texts import text_of
-from jobs.timetable import CronTable, Due, IntervalTable
+from jobs.timetable import Due
 from jobs_sql import fire, leader
 from jobs_sql import schedule as sql
 
@@ -43,6 +43,8 @@ _BEHIND: Final = 0.2
 # Seconds before a schedule that could not fire is tried again, doubling.
 _RETRY_FIRST: Final = 1.0
 _RETRY_MOST: Final = 60.0
+# Seconds before it looks again whether others fire what it cannot, and their rows say so.
+LOOK: Final = 300.0
 # Seconds before the database is asked again after trouble with it, doubling.
 _TROUBLE_FIRST: Final = 0.5
 _TROUBLE_MOST: Final = 10.0
@@ -68,6 +70,9 @@ class Dispatcher:
     The lease ends a little after the next thing that the leader has to do, and each fire renews it
     in its own statement. So one that is gone is replaced when its next fire is late, and those that
     wait look at the lease when it ends and no sooner.
+
+    One leads of those that can fire the same. What several of different roles can fire, each tries,
+    and the fence lets one.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Dispatcher:
     ) -> None:
         self._link = link
         self._registry = registry
+        self._me = {"role": role_of(registry), "holder": stats.name}
         self._stats = stats
         self._lease = lease
         self._refresh = refresh
@@ -92,6 +98,8 @@ class Dispatcher:
         self._armed = False
         self._unchanged = True  # whether rows may still say what an earlier version declared
         self._loaded: str | None = None  # the fingerprint of what is in memory
+        self._alone = False  # whether nobody leads in another role
+        self._look_at = float("inf")  # by when to see whether the others fire the rest
         self._next_tick = 0.0
         self._leads_until = float("-inf")
         self._renew_at = float("inf")  # by when a leader has promised to fire or to tick
@@ -143,7 +151,7 @@ class Dispatcher:
         self._forget()
         try:
             await self._link.call(
-                lambda conn: leader.resign_scheduler_async(conn, holder=self._stats.name), seconds
+                lambda conn: leader.resign_scheduler_async(conn, **self._me), seconds
             )
         except _TROUBLE as error:
             logger.info("the lease is left to lapse: %s", error)
@@ -233,9 +241,13 @@ class Dispatcher:
                 self._stats.name,
                 extra={"event": "jobs.scheduler.leads", "scheduler": self._stats.name},
             )
+        if row.alone and not self._alone:
+            # What those that are gone have declared, or could fire, is up to this one now.
+            self._loaded, self._unchanged = None, True
+        self._alone = row.alone
         if self._unchanged:
             self._unchanged = await self._arm(replace=True)
-        if self._loaded != row.fingerprint:
+        if self._loaded != row.fingerprint or time.monotonic() >= self._look_at:
             # What is changed from now on differs from what this tick has seen, or is in the list
             # already and read once more.
             self._loaded = row.fingerprint if await self._load() else None
@@ -244,7 +256,7 @@ class Dispatcher:
         """Keep or take the lease for so many seconds and a little; None where another leads."""
         lease, asked_at = self._promise(promised), time.monotonic()
         row = await self._call(
-            lambda conn: leader.tick_scheduler_async(conn, holder=self._stats.name, lease=lease)
+            lambda conn: leader.tick_scheduler_async(conn, lease=lease, **self._me)
         )
         assert row is not None
         self._clock.set(row.read_at)
@@ -274,26 +286,9 @@ class Dispatcher:
 
     async def _arm(self, *, replace: bool) -> bool:
         """Note the declared tasks; return whether somebody holds a row that is to be changed."""
-        tasks = self._registry.tasks
-        if not tasks:
+        if not self._registry.tasks:
             return False
-        tables = [task.table for task in tasks]
-        crons = [table.cron.text if isinstance(table, CronTable) else None for table in tables]
-        everys = [table.every if isinstance(table, IntervalTable) else None for table in tables]
-        anchors = [table.anchor if isinstance(table, IntervalTable) else None for table in tables]
-        row = await self._call(
-            lambda conn: sql.arm_schedules_async(
-                conn,
-                names=[task.name for task in tasks],
-                crons=crons,
-                everys=everys,
-                anchors=anchors,
-                tzs=[table.tz.key for table in tables],
-                catch_ups=[task.catch_up for task in tasks],
-                max_catch_ups=[task.max_catch_up for task in tasks],
-                replace=replace,
-            )
-        )
+        row = await self._call(lambda conn: arm(conn, self._registry, replace=replace))
         return row is not None and row.busy > 0
 
     async def _load(self) -> bool:
@@ -304,13 +299,16 @@ class Dispatcher:
         rows = await self._call(lambda conn: sql.list_schedules_async(conn, name=None))
         found: dict[str, Plan] = {}
         marks: list[tuple[sql.ListSchedulesRow, str | None]] = []
+        self._look_at = float("inf")
         for row in rows:
             self._clock.set(row.read_at)
             before = self._plans.get(row.name)
             try:
                 one = plan(row, self._registry)
             except UnusableError as error:
-                marks.append((row, str(error)))
+                self._look_at = time.monotonic() + LOOK
+                if self._alone or not hoped_for(row, error):
+                    marks.append((row, str(error)))
                 continue
             if one is None:
                 continue
@@ -323,10 +321,10 @@ class Dispatcher:
         self._stats.schedules = len(found)
         said_all = True
         for row, said in marks:
-            said_all &= await self._mark(row.name, row.revision, row.error, said)
+            said_all &= await self._mark(row, said)
         declared = {task.name for task in self._registry.tasks}
         if not declared <= {row.name for row in rows}:  # somebody has removed one
-            await self._arm(replace=True)
+            await self._arm(replace=False)
             self._next_tick = 0.0
         return said_all
 
@@ -354,8 +352,7 @@ class Dispatcher:
         try:
             promised = self._next(one, due) if last else 0.0
             lease, asked_at = self._promise(promised), time.monotonic()
-            by = self._stats.name
-            row = await self._call(lambda conn: send(conn, one, due, made, holder=by, lease=lease))
+            row = await self._call(lambda conn: send(conn, one, due, made, lease=lease, **self._me))
         except _ABOUT_THE_JOBS as error:
             await self._failed(one, error)
             return False
@@ -397,11 +394,7 @@ class Dispatcher:
         one.failures += 1
         wait = min(_RETRY_FIRST * 2.0 ** min(one.failures - 1, 10), _RETRY_MOST)
         one.not_before = time.monotonic() + wait
-        said = storable(
-            f"{error.cause} [{error.code}]"
-            if isinstance(error, JobsError)
-            else f"{type(error).__name__}: {text_of(error)}"
-        )
+        said = storable(said_of(error))
         logger.error(
             "%s cannot fire, and is tried again in %g s: %s",
             one.name,
@@ -410,23 +403,25 @@ class Dispatcher:
             exc_info=error if one.failures == 1 else None,
             extra={"event": "jobs.scheduler.task_failed", "task": one.name},
         )
-        if await self._mark(one.name, one.revision, one.error, said):
+        if await self._mark(one, said):
             one.error = said
 
-    async def _mark(self, name: str, revision: int, before: str | None, error: str | None) -> bool:
+    async def _mark(self, one: Plan | sql.ListSchedulesRow, error: str | None) -> bool:
         """Say on a row what is wrong with it; return whether it says so now."""
         error = None if error is None else storable(error)
-        if error == before:
+        if error == one.error:
             return True
         if error is not None:
             logger.warning(
                 "schedule %s: %s",
-                name,
+                one.name,
                 error,
-                extra={"event": "jobs.scheduler.marked", "task": name},
+                extra={"event": "jobs.scheduler.marked", "task": one.name},
             )
         marked = await self._call(
-            lambda conn: fire.mark_schedule_async(conn, name=name, revision=revision, error=error)
+            lambda conn: fire.mark_schedule_async(
+                conn, name=one.name, revision=one.revision, watermark=one.watermark, error=error
+            )
         )
         return marked > 0
 

@@ -22,6 +22,7 @@ async def send(
     due: Due,
     made: list[Shot],
     *,
+    role: str,
     holder: str,
     lease: timedelta,
 ) -> fire.FireScheduleRow | None:
@@ -32,6 +33,7 @@ async def send(
         one: The schedule, as it was read.
         due: The occurrence, and what its row says afterwards.
         made: The jobs of the occurrence.
+        role: In what it leads.
         holder: The leader.
         lease: How long it leads from now on.
 
@@ -64,6 +66,7 @@ async def send(
         when_busys=[target.when_busy for target in targets],
         inputs=[row.input for row in rows],
         enqueued_by=f"task {one.name}",
+        role=role,
         holder=holder,
         lease=lease,
     )

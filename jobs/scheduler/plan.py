@@ -18,10 +18,20 @@ from jobs_sql.schedule import ListSchedulesRow
 
 # A watermark further ahead than this was not written under the clock of now.
 _AHEAD: Final = timedelta(minutes=1)
+# What has been due for so long is fired by nobody.
+_OVERDUE: Final = timedelta(minutes=1)
 
 
 class UnusableError(Exception):
-    """A row that cannot fire, for the reason in the message."""
+    """A row that cannot fire here, for the reason in the message.
+
+    Attributes:
+        due: From when on it is missed that nobody else fires it; None where nobody can.
+    """
+
+    def __init__(self, said: str, due: datetime | None = None) -> None:
+        super().__init__(said)
+        self.due = due
 
 
 @dataclass(slots=True)
@@ -81,43 +91,52 @@ def plan(row: ListSchedulesRow, registry: Registry) -> Plan | None:
     Raises UnusableError: it cannot fire.
     """
     declared = registry.get_task(row.name)
-    if row.source == "declared":
-        if declared is None:
-            return None  # another version of the application does
-    elif declared is not None:
-        raise UnusableError(f"a task of the same name is declared: {declared!r}")
+    if row.source == "declared" and declared is None:
+        return None  # another application does, or another version of this one
+    next_due: datetime | None = None
     try:
+        # By the row, also for a task: those that lead at the same time fire it by one timing.
         table: Timetable = make(cron=row.cron, every=row.every, tz=row.tz, anchor=row.anchor)
         catch_up = check_catch_up(row.catch_up, row.max_catch_up)
-        if declared is not None:
-            # By the code at hand; the row says the same unless another version has written it.
-            table, catch_up = declared.table, declared.catch_up
-            cap = declared.max_catch_up
+        next_due = table.after(row.watermark)
+        if row.source == "declared":
             aim = partial(_aim_task, registry, row.name)
+        elif declared is not None:
+            raise UnusableError(f"a task of the same name is declared: {declared!r}", next_due)
         else:
-            cap = row.max_catch_up
             aim = partial(_aim_stored, registry, row.name, row.job or "", row.input or "")
             aim(row.watermark)  # a payload that does not fit is said at once
-        next_due = table.after(row.watermark)
-    except JobsError as error:
-        raise UnusableError(f"{error.cause} [{error.code}]") from error
+    except UnusableError:
+        raise
     except Exception as error:
-        raise UnusableError(f"{type(error).__name__}: {text_of(error)}") from error
+        raise UnusableError(said_of(error), next_due) from error
     return Plan(
         name=row.name,
         revision=row.revision,
         paused=row.paused,
         table=table,
         catch_up=catch_up,
-        cap=cap,
+        cap=row.max_catch_up,
         aim=aim,
-        calls=declared is not None,
+        calls=row.source == "declared",
         watermark=row.watermark,
         left=row.catch_up_left,
         until=row.catch_up_until,
         next_due=next_due,
         error=row.error,
     )
+
+
+def said_of(error: Exception) -> str:
+    """Why something cannot fire, for its row."""
+    if isinstance(error, JobsError):
+        return f"{error.cause} [{error.code}]"
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def hoped_for(row: ListSchedulesRow, error: UnusableError) -> bool:
+    """Whether a row that cannot fire here may yet be fired by another."""
+    return error.due is not None and (row.paused or row.read_at - error.due < _OVERDUE)
 
 
 def warning(row: ListSchedulesRow) -> str | None:

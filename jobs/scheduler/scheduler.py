@@ -36,8 +36,10 @@ class Scheduler(Service):
 
     As a process of its own: ``await scheduler.run()`` serves until SIGTERM or SIGINT.
 
-    Run as many as you like: each occurrence fires once. One of them leads, and fires; where it is
-    gone another takes over, at once after a stop in order, else when a fire of it is 2 s late.
+    Run as many as you like: each occurrence fires once. Of those whose registries have the same
+    names of tasks and jobs one leads, and fires; where it is gone another takes over, at once after
+    a stop in order, else when a fire of it is 2 s late. Applications, and versions of one, with
+    different tasks do not wait for each other.
 
     The scheduler opens one connection of its own and never borrows from the application's pool.
     """

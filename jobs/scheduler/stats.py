@@ -12,7 +12,7 @@ class SchedulerStats:
     Attributes:
         name: Its label.
         state: ``idle``, ``starting``, ``running``, ``draining`` or ``stopped``.
-        leading: Whether it is the one that fires.
+        leading: Whether it fires: of those that can fire the same, one does.
         schedules: How many it knows that can fire. Known to a leader only.
         fired: Occurrences fired.
         enqueued: Jobs that these have enqueued.

@@ -70,6 +70,7 @@ def test_no_time_of_a_process_is_sent_but_the_start_times_of_callers() -> None:
     # Computed from a time that the database has told before, or that very time.
     of_the_database = {
         ("FireSchedule", "watermark"),
+        ("MarkSchedule", "watermark"),
         ("FireSchedule", "next_watermark"),
         ("FireSchedule", "occurrence"),
         ("FireSchedule", "catch_up_until"),

@@ -221,7 +221,7 @@ class TestOperators:
     ):
         """Paused and resumed between two looks at what was changed, which see no difference."""
         store(database, "ticking")
-        rarely = {"lease": timedelta(minutes=5), "refresh": timedelta(minutes=1)}
+        rarely = {"lease": timedelta(minutes=5), "refresh": timedelta(seconds=5)}
         async with scheduling(database, **rarely) as scheduler:
             await until(lambda: fired(database, "ticking"), "a fire")
             control.pause_task(conn, "ticking")

@@ -57,7 +57,7 @@ async def test_a_function_that_takes_its_time_does_not_cost_the_lead(database: s
 
     async with leaving_nothing(database), make(database, slow, **LONG) as one:
         await until(lambda: called, "the call")
-        async with make(database, **LONG) as two:
+        async with make(database, slow, **LONG) as two:
             await until(lambda: fired(database, "slow"), "the fire")
             assert one.stats().leading
             assert not two.stats().leading

@@ -19,8 +19,6 @@ from jobs.control import (
     schedules,
 )
 from jobs.migrate import migrate
-from jobs_sql import fire as fire_sql
-from jobs_sql import leader as leader_sql
 from jobs_sql.session import read_session
 from tests.runtime.ticking import Input, work
 from tests.schema.test_roles import MakeRole, Sessions, grants
@@ -51,8 +49,8 @@ def test_a_scheduler(owner: Connection[Any], app: str, conn: Connection[Any]) ->
     scheduling.set_back(owner)
     answer = scheduling.fire(conn, count=2)
     assert (answer.verdict, answer.job_count) == ("fired", 2)
-    assert fire_sql.mark_schedule(conn, name="nightly", revision=2, error="no") == 1
-    assert leader_sql.resign_scheduler(conn, holder="one") == 1
+    assert scheduling.mark(conn, "nightly", 2) == 1
+    assert scheduling.resign(conn) == 1
     for forbidden in (
         "select input from jobs.job",
         "update jobs.job set attempt = 0",

@@ -18,8 +18,10 @@ HOUR = dt.timedelta(hours=1)
 SECOND = dt.timedelta(seconds=1)
 
 
-def tick(conn: Conn, holder: str = "one") -> leader_sql.TickSchedulerRow:
-    row = leader_sql.tick_scheduler(conn, holder=holder, lease=LEASE)
+def tick(
+    conn: Conn, holder: str = "one", *, role: str = "scheduler:one"
+) -> leader_sql.TickSchedulerRow:
+    row = leader_sql.tick_scheduler(conn, role=role, holder=holder, lease=LEASE)
     assert row is not None
     return strict(leader_sql.TickSchedulerRow, [row])[0]
 
@@ -82,6 +84,16 @@ def change(conn: Conn, name: str = "made", **more: Any) -> int:
     return sql.change_schedule(conn, name=name, **given)
 
 
+def mark(conn: Conn, name: str = "made", revision: int = 1, **more: Any) -> int:
+    """Say of a row as it is now that it has an error."""
+    given = {"watermark": read(conn, name).watermark, "error": "no"} | more
+    return fire_sql.mark_schedule(conn, name=name, revision=revision, **given)
+
+
+def resign(conn: Conn, holder: str = "one", *, role: str = "scheduler:one") -> int:
+    return leader_sql.resign_scheduler(conn, role=role, holder=holder)
+
+
 def read(conn: Conn, name: str = "nightly") -> sql.ListSchedulesRow:
     (row,) = strict(sql.ListSchedulesRow, sql.list_schedules(conn, name=name))
     return row
@@ -129,6 +141,7 @@ def fire(
         "when_busys": [None] * count,
         "inputs": ['{"n":1}'] * count,
         "enqueued_by": f"task {name}",
+        "role": "scheduler:one",
         "holder": "one",
         "lease": LEASE,
     } | more

@@ -10,8 +10,6 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from jobs_sql import fire as fire_sql
-from jobs_sql import leader as leader_sql
 from jobs_sql import schedule as sql
 from tests.sql.calls import strict
 from tests.sql.scheduling import (
@@ -22,7 +20,9 @@ from tests.sql.scheduling import (
     change,
     create,
     fire,
+    mark,
     read,
+    resign,
     set_back,
     tick,
 )
@@ -58,10 +58,46 @@ class TestTickScheduler:
 
     def test_only_the_holder_resigns(self, conn: Conn):
         tick(conn, "one")
-        assert leader_sql.resign_scheduler(conn, holder="two") == 0
+        assert resign(conn, "two") == 0
         assert not tick(conn, "two").leads
-        assert leader_sql.resign_scheduler(conn, holder="one") == 1
+        assert resign(conn, "one") == 1
         assert tick(conn, "two").leads
+
+    def test_each_role_has_its_leader(self, conn: Conn):
+        assert tick(conn, "one").alone
+        answer = tick(conn, "two", role="scheduler:two")
+        assert (answer.leads, answer.alone) == (True, False)
+        answer = tick(conn, "one")
+        assert (answer.leads, answer.alone) == (True, False)
+        assert not tick(conn, "three", role="scheduler:two").leads
+        assert resign(conn, "one", role="scheduler:two") == 0
+        assert resign(conn, "two", role="scheduler:two") == 1
+        assert tick(conn, "one").alone
+
+    @pytest.mark.parametrize("ends", ["-1 second", "1 year"])
+    def test_one_whose_lease_has_ended_leaves_the_others_alone(self, conn: Conn, ends: str):
+        tick(conn, "two", role="scheduler:two")
+        assert not tick(conn, "one").alone
+        conn.execute(
+            "update jobs.leader set expires_at = clock_timestamp() + %s::interval"
+            " where role = 'scheduler:two'",
+            [ends],
+        )
+        assert tick(conn, "one").alone
+
+    def test_what_others_have_left_goes_after_a_day(self, conn: Conn):
+        for role, ago in (("scheduler:old", "25 hours"), ("scheduler:new", "23 hours")):
+            tick(conn, "gone", role=role)
+            conn.execute(
+                "update jobs.leader set expires_at = clock_timestamp() - %s::interval"
+                " where role = %s",
+                [ago, role],
+            )
+        tick(conn, "two", role="scheduler:two")
+        tick(conn, "one")
+        assert resign(conn, "one") == 2
+        left = conn.execute("select role from jobs.leader order by role").fetchall()
+        assert left == [("scheduler:new",), ("scheduler:two",)]
 
     def test_it_tells_the_time_of_the_database(self, conn: Conn):
         before = conn.execute("select clock_timestamp()").fetchone()
@@ -97,7 +133,7 @@ class TestTickScheduler:
         set_back(conn, "made")
         before = tick(conn).fingerprint
         assert fire(conn, "made").verdict == "fired"
-        fire_sql.mark_schedule(conn, name="made", revision=1, error="no")
+        assert mark(conn) == 1
         assert tick(conn).fingerprint == before
 
 
@@ -221,21 +257,27 @@ class TestStoredSchedules:
 
     def test_a_mark_is_for_the_revision_it_was_made_for(self, conn: Conn):
         create(conn)
-        assert fire_sql.mark_schedule(conn, name="made", revision=2, error="no") == 0
-        assert fire_sql.mark_schedule(conn, name="made", revision=1, error="no") == 1
-        assert fire_sql.mark_schedule(conn, name="made", revision=1, error="no") == 0
+        assert mark(conn, revision=2) == 0
+        assert mark(conn) == 1
+        assert mark(conn) == 0
         assert read(conn, "made").error == "no"
-        assert fire_sql.mark_schedule(conn, name="made", revision=1, error=None) == 1
+        assert mark(conn, error=None) == 1
         assert read(conn, "made").error_at is None
+
+    def test_nothing_is_said_of_what_another_has_fired(self, conn: Conn):
+        create(conn)
+        seen = set_back(conn, "made")
+        assert fire(conn, "made").verdict == "fired"
+        assert mark(conn, watermark=seen) == 0
+        assert mark(conn) == 1
 
     def test_a_mark_waits_for_nobody(self, conn: Conn, session: Callable[..., Session]):
         create(conn)
         operator, scheduler = session("operator", autocommit=False), session("scheduler")
         operator.run(change, max_catch_up=11)
-        mark = {"name": "made", "revision": 1, "error": "no"}
-        assert scheduler.run(lambda c: fire_sql.mark_schedule(c, **mark)) == 0
+        assert scheduler.run(mark) == 0
         operator.run(Connection.rollback)
-        assert scheduler.run(lambda c: fire_sql.mark_schedule(c, **mark)) == 1
+        assert scheduler.run(mark) == 1
 
     def test_the_list_is_in_order_of_the_bytes_of_the_names(self, conn: Conn):
         for name in ("b", "\u00e4", "a", "B"):

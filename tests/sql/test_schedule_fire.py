@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from psycopg.rows import dict_row
 
-from jobs_sql import fire as fire_sql
 from jobs_sql import schedule as sql
 from jobs_sql.enqueue import enqueue_job
 from jobs_sql.wake import listen_wake, notify_probe
@@ -24,6 +23,7 @@ from tests.sql.scheduling import (
     create,
     fire,
     jobs,
+    mark,
     read,
     set_back,
     tick,
@@ -78,6 +78,7 @@ class TestFireSchedule:
         tick(conn, "one")
         conn.execute("update jobs.leader set expires_at = clock_timestamp() + interval '1 second'")
         assert not fire(conn, holder="two").leads
+        assert not fire(conn, role="scheduler:two").leads
         assert ends(conn) < dt.timedelta(seconds=5)
         assert fire(conn, holder="one", lease=dt.timedelta(seconds=20)).leads
         assert dt.timedelta(seconds=5) < ends(conn) < dt.timedelta(seconds=20)
@@ -152,7 +153,7 @@ class TestFireSchedule:
         assert (third.verdict, third.job_count) == ("fired", 1)
 
     def test_an_error_is_gone_with_the_fire(self, conn: Conn):
-        fire_sql.mark_schedule(conn, name="nightly", revision=1, error="no")
+        assert mark(conn, "nightly") == 1
         fire(conn)
         assert (read(conn).error, read(conn).error_at) == (None, None)
 

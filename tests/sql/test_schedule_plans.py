@@ -75,6 +75,7 @@ def firing(conn: Connection[Any], count: int) -> dict[str, Any]:
         "when_busys": [None] * count,
         "inputs": ["{}"] * count,
         "enqueued_by": "task mine",
+        "role": "scheduler:one",
         "holder": "one",
         "lease": dt.timedelta(seconds=30),
     }
@@ -99,7 +100,12 @@ def test_one_that_was_fired_already_costs_a_look(conn: Connection[Any]) -> None:
 def test_a_tick_reads_the_schedules_and_nothing_else(conn: Connection[Any]) -> None:
     tick(conn)
     plan = explain(
-        conn, "TickScheduler", generic=True, holder="one", lease=dt.timedelta(seconds=30)
+        conn,
+        "TickScheduler",
+        generic=True,
+        role="scheduler:one",
+        holder="one",
+        lease=dt.timedelta(seconds=30),
     )
     pages = conn.execute("select pg_relation_size('jobs.schedule') / 8192").fetchone()
     assert pages is not None
